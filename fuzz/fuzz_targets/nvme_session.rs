@@ -13,10 +13,14 @@ mod cut;
 use base::time::Duration;
 use base::{ClusterId, Limits, Time, VolumeId};
 use cut::{Script, Step};
+use hmac::{Hmac, Mac};
 use libfuzzer_sys::fuzz_target;
 use seam::{BlockError, BlockKind, BlockRequest, BufPool};
+use sha2::Sha256;
 use std::net::SocketAddr;
-use target::nvme::{Controller, Namespace, NvmeFramer, Opening, Path, Session, Subsystem};
+use target::nvme::{
+    Controller, Key, Keys, Namespace, NvmeFramer, Opening, Path, Seed, Session, Subsystem,
+};
 use target::reserve::{Access, Identity, Kind, Notice, Refusal, Registrant, Table};
 use target::{Action, Asked, Question, ident};
 
@@ -25,11 +29,15 @@ const LONGEST: usize = 8 << 10;
 
 const SIZE: u64 = 16 << 20;
 const CLUSTER: ClusterId = ClusterId(1);
+/// The key of the host: 32 zeros, tied to no name.
+const KEY: &str = "DHHC-1:00:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAACtVQoZ:";
 
 struct Hosts {
     controller: Controller,
     namespaces: u32,
     version: u64,
+    /// The key of the host, if it has one. We have the same.
+    key: Option<Key>,
 }
 
 impl Hosts {
@@ -71,6 +79,10 @@ impl Subsystem for Hosts {
         host != "x"
     }
 
+    fn keys(&self, _: &str) -> Option<Keys<'_>> {
+        self.key.as_ref().map(|key| Keys { host: key, own: Some(key) })
+    }
+
     fn is_busy(&self) -> bool {
         false
     }
@@ -97,6 +109,8 @@ struct Owner {
     seconds: u64,
     /// The digests that the host has asked for: bit 0 of heads, bit 1 of data.
     digests: u8,
+    /// The last message of an authentication that the host has fetched.
+    heard: Vec<u8>,
 }
 
 impl Owner {
@@ -104,7 +118,12 @@ impl Owner {
         for action in self.out.drain(..) {
             assert!(!self.closed, "{action:?} after the close");
             match action {
-                Action::Send { head, .. } => assert!(!head.as_slice().is_empty()),
+                Action::Send { head, body } => {
+                    assert!(!head.as_slice().is_empty());
+                    if self.hosts.key.is_some() && body.len() == FETCHED {
+                        self.heard = body.to_vec();
+                    }
+                }
                 Action::Request { tag, request } => {
                     let end = request.at + u64::from(request.len);
                     assert!(end <= SIZE && end % 512 == 0 && request.at % 512 == 0);
@@ -166,9 +185,7 @@ impl Owner {
         };
         let carried = kind != 3 && detail & 1 == 0;
         let data = if carried { vec![1; len] } else { Vec::new() };
-        let with = self.digests & if carried { 3 } else { 1 };
         let mut head = [0; 76];
-        (head[0], head[1], head[2], head[3]) = (4, with, 72, if carried { 72 } else { 0 });
         (head[8], head[9], head[10], head[12]) = (opcode, flags, what, 1);
         head[40..44].copy_from_slice(&(len as u32).to_le_bytes());
         head[47] = if carried { 0x01 } else { 0x5a };
@@ -177,11 +194,68 @@ impl Owner {
             3 => (head[48], head[52]) = (31, 1),
             _ => {}
         }
+        self.capsule(head, &data);
+    }
+
+    /// The host sends a capsule.
+    fn capsule(&mut self, mut head: [u8; 76], data: &[u8]) {
+        let with = self.digests & if data.is_empty() { 1 } else { 3 };
+        (head[0], head[1], head[2]) = (4, with, 72);
+        head[3] = if data.is_empty() { 0 } else { 72 };
         let head = &head[..if with & 1 == 0 { 72 } else { 76 }];
-        self.frame(head, &data);
+        self.frame(head, data);
         if with & 2 != 0 && !self.closed {
-            self.frame(&base::crc::crc32c(&data).to_le_bytes(), b"");
+            self.frame(&base::crc::crc32c(data).to_le_bytes(), b"");
         }
+    }
+
+    /// The host sends or fetches a message of an authentication, which may be the right one.
+    fn authenticate(&mut self, what: u8) {
+        let (kind, detail) = (what % 8, what / 8);
+        let message = |kind: u8, id: u8, rest: &[u8]| [&[kind, id, 0, 0, 7, 0][..], rest].concat();
+        let data = match kind {
+            0 | 1 => {
+                let mut offer = [0; 66];
+                (offer[1], offer[2], offer[4], offer[5]) = (1, 1, 1, 1);
+                (offer[6], offer[36]) = (1 + detail % 3, kind);
+                message(0, 0, &offer)
+            }
+            4 | 5 if self.heard.len() >= 48 => {
+                let asks = kind - 4;
+                let proof = self.proof();
+                let head = [32, 0, asks, 0, 0, 0, asks, 0, 0, 0];
+                let rest = [&head[..], &proof, &[detail; 32]].concat();
+                message(1, 2, &rest)
+            }
+            6 => message(1, 4, &[0; 10]),
+            7 if detail == 0 => message(0, 0xf0, &[1, 1]),
+            7 => {
+                let head = [32, 0, 0, 0, 0, 1, 0, 0, 0, 0];
+                message(1, 2, &[&head[..], &[detail; 320]].concat())
+            }
+            _ => Vec::new(),
+        };
+        let fetches = data.is_empty();
+        let len = if fetches && kind != 3 { FETCHED } else { data.len() } as u32;
+        let mut head = [0; 76];
+        (head[8], head[9], head[10], head[12]) = (0x7f, 0x40, what, 5 + u8::from(fetches));
+        head[40..44].copy_from_slice(&len.to_le_bytes());
+        head[47] = if fetches { 0x5a } else { 0x01 };
+        head[49..52].copy_from_slice(&[1, 1, 0xe9]);
+        head[52..56].copy_from_slice(&len.to_le_bytes());
+        self.capsule(head, &data);
+    }
+
+    /// The right reply to the challenge that was fetched, if it is one for SHA-256 without a group.
+    fn proof(&self) -> Vec<u8> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&[0; 32]).expect("any length");
+        let names = (b"h", ident::nqn(CLUSTER));
+        let challenge = (&self.heard[16..48], &self.heard[12..16]);
+        for part in [challenge.0, challenge.1, &[7, 0, 0], b"HostHost", names.0, &[0]] {
+            mac.update(part);
+        }
+        mac.update(names.1.as_bytes());
+        mac.finalize().into_bytes().to_vec()
     }
 
     /// A question is answered.
@@ -236,6 +310,9 @@ impl Owner {
     }
 }
 
+/// Bytes that the host asks for when it fetches a message of an authentication.
+const FETCHED: usize = 512;
+
 /// Sets up a connection, and makes it a queue.
 fn enter(owner: &mut Owner, qid: u8, discovery: bool, digests: u8) {
     let mut head = [0; 128];
@@ -262,8 +339,10 @@ fn enter(owner: &mut Owner, qid: u8, discovery: bool, digests: u8) {
     } else {
         owner.frame(&head[..len], &data);
     }
-    assert!(owner.session.controller().is_some() || owner.session.io_queue().is_some());
-    if qid == 0 {
+    let has_key = owner.hosts.key.is_some() && !discovery;
+    let is_queue = owner.session.controller().is_some() || owner.session.io_queue().is_some();
+    assert_eq!(is_queue, !has_key);
+    if qid == 0 && !has_key {
         // CC.EN
         let mut head = [0; 76];
         (head[0], head[1], head[2]) = (4, digests & 1, 72);
@@ -287,11 +366,12 @@ fuzz_target!(|input: &[u8]| {
         ready: true,
         delays: mode & 64 != 0,
     };
+    let key = (mode & 8 != 0).then(|| Key::parse(KEY).expect("a key"));
     let mut owner = Owner {
-        session: Session::new(&limits, Opening { cntlid: 8 }),
+        session: Session::new(&limits, Opening { cntlid: 8, seed: Seed([9; 32]) }),
         framer: NvmeFramer::new(&limits),
         pool: pool.clone(),
-        hosts: Hosts { controller, namespaces: 20, version: 1 },
+        hosts: Hosts { controller, namespaces: 20, version: 1, key },
         out: Vec::new(),
         asked: Vec::new(),
         questions: Vec::new(),
@@ -299,6 +379,7 @@ fuzz_target!(|input: &[u8]| {
         closed: false,
         seconds: 0,
         digests,
+        heard: Vec::new(),
     };
     match mode & 7 {
         0 => {}
@@ -310,6 +391,9 @@ fuzz_target!(|input: &[u8]| {
     while let Some(step) = script.next(&mut owner.framer, LONGEST, |control| control < 128) {
         match step {
             Step::Event(control) if control & 64 == 0 => owner.happen(control),
+            Step::Event(control) if mode & 8 != 0 && control & 1 == 0 => {
+                owner.authenticate(control >> 1 & 31);
+            }
             Step::Event(control) => owner.command(control & 63),
             Step::Frame(head, body) => owner.frame(head, body),
         }

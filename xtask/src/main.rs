@@ -30,7 +30,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Chore {
     /// Run everything that CI runs: format, tidy, lints, unit, contract, simulation, system. On
-    /// demand also what runs every night: instruction counts, mutants, fuzz
+    /// demand also what is for the night: instruction counts, mutants, fuzz
     Test(test::TestArgs),
     /// Format, apply what clippy can fix, and write generated files (the C header)
     Fix,

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tests_leave_out_is_listed_once() {
+    fn tests_that_are_left_out_are_listed_once() {
         let mut steps = Steps::default();
         let said = "LEFT OUT: a: no mount\nLEFT OUT: a: no mount\nLEFT OUT: b: no mount\nok\n";
         assert!(steps.command("told", Command::new("printf").arg(said)).unwrap());
@@ -271,7 +271,9 @@ mod tests {
         };
         steps.beside(passes, passes).unwrap();
         assert_eq!(steps.passed, 4);
-        assert_eq!(steps.kept.unwrap_or_default().matches("2 passed").count(), 2);
+        // The heads of the steps have the words, too.
+        let kept = steps.kept.unwrap_or_default();
+        assert_eq!(kept.lines().filter(|line| line.starts_with("test result")).count(), 2);
     }
 
     #[test]

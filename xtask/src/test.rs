@@ -1,4 +1,5 @@
-//! `cargo xtask test`: everything that CI runs, and on demand what runs every night.
+//! `cargo xtask test`: everything that CI runs, and on demand parts that are for the night
+//! (`.ci/night`).
 //!
 //! The code is built once with the profile `ci` for everything that runs, and what contains the
 //! mutants is built apart. While the unit tests and the system tests run, which wait more than they
@@ -31,11 +32,11 @@ enum Part {
     Sim,
     /// Black-box tests with real processes and third-party clients
     System,
-    /// Every night: instruction counts of a release against their baseline
+    /// For the night: instruction counts of a release against their baseline
     Gate,
-    /// Every night: do the tests of single crates notice each removed rule?
+    /// For the night: do the tests of single crates notice each removed rule?
     Mutants,
-    /// Every night: each fuzz target for a minute
+    /// For the night: each fuzz target for a minute
     Fuzz,
 }
 
@@ -218,7 +219,7 @@ fn mutants(steps: &mut Steps) -> Result<()> {
     let mut command = cargo(&["test", "--profile", CI, "--test", "mutants"]);
     // With the simulator, so that the same builds of all libraries serve both.
     command.args(["--package", "gabion-sim"]);
-    for package in ["gabion-store", "gabion-mirror", "gabion-node", "gabion-mdm"] {
+    for package in ["gabion-store", "gabion-mirror", "gabion-node", "gabion-mdm", "gabion-fleet"] {
         command.args(["--package", package, "--features", &format!("{package}/mutants")]);
     }
     // Other tests are in the same binaries, and a mutant is on for the whole process.

@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_frozen_holds_nobody_up() {
+    fn a_frozen_mdm_delays_no_command() {
         let ((first, _a), (second, _b)) = (frozen(), frozen());
         let (leader, serves) =
             mdm(|asked| (reply_to(asked), AdminReply::default().encode_to_vec()));
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn when_none_leads_it_is_said_how_many_have_to_run() {
+    fn without_a_leader_the_error_says_how_many_mdms_must_run() {
         let (alone, serves) = follower();
         let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let error = Admin::find(&[alone, gone, gone]).unwrap_err();
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stops_leading_in_the_middle_sends_us_to_who_does() {
+    fn an_mdm_that_stops_leading_redirects_to_the_new_leader() {
         let (leader, second) =
             mdm(|asked| (reply_to(asked), AdminReply::default().encode_to_vec()));
         let (old, first) = mdm(move |_| {

@@ -74,9 +74,9 @@ pub struct Report {
     pub volumes: Vec<Volume>,
     /// All placement groups.
     pub groups: Groups,
-    /// What the devices hold.
+    /// The content of the devices.
     pub capacity: Capacity,
-    /// What is still to copy.
+    /// The data that is still to be copied.
     pub resync: Resync,
     /// The groups that move.
     pub moves: Moves,
@@ -314,9 +314,10 @@ impl Report {
         // after a change of leader.
         let unheard = |d: &Device| d.state == UpDown::Up && !d.connected;
         // Until its first heartbeat, the content of a device is unknown, too.
-        let untold = |d: &Device| d.state == UpDown::Up && !d.told;
-        let missing =
-            |s: &Sds| s.state == UpDown::Down || s.devices.iter().any(|d| unheard(d) || untold(d));
+        let unreported = |d: &Device| d.state == UpDown::Up && !d.told;
+        let missing = |s: &Sds| {
+            s.state == UpDown::Down || s.devices.iter().any(|d| unheard(d) || unreported(d))
+        };
         let missing = sds.iter().any(missing);
         let mdm = managers(info, mdm);
         let missing = missing || mdm.iter().any(|m| m.state == UpDown::Down);
@@ -572,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_healthy_before_every_server_has_told_what_it_holds() {
+    fn nothing_is_healthy_before_every_server_has_reported_its_content() {
         let mut info = sample();
         info.devices[1].heartbeat = None;
         assert_eq!(report(&info).exit(), Exit::Degraded);
@@ -582,7 +583,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mdm_is_shown_and_one_that_is_lost_degrades() {
+    fn every_mdm_is_shown_and_a_lost_one_degrades() {
         let mut info = sample();
         let mdm = |id, leader, heard| MdmStatus {
             info: Some(MdmInfo { id, address: format!("127.0.0.1:{id}"), ..MdmInfo::default() }),

@@ -45,6 +45,8 @@ pub enum Mutant {
     IgnorePeerDirty,
     /// R6: the secondaries are sealed before each of them has told its state.
     SealEarly,
+    /// R6: a secondary is sealed as soon as it has everything, although another one lacks copies.
+    SealOneByOne,
     /// R7: a client answers a write, also one with FUA, before any server has answered it.
     AckBeforeReply,
     /// R8: an I/O of an older session is executed.
@@ -266,7 +268,7 @@ pub enum Mutant {
     NewerIsDead,
     /// Recovery: an older disk is taken for the one that replaced it.
     OldDisk,
-    /// Recovery: what a server's map said is dropped when the server restarts. (The MDM's tests.)
+    /// Recovery: a server's restart drops the report of its map. (The MDM's tests.)
     ForgetMaps,
     /// Recovery: the disks that a recovery waits for are not stored.
     ForgetDisks,
@@ -305,19 +307,19 @@ pub enum Mutant {
     RaiseOver,
     /// Versions: the level that lost MDMs had raised stays forgotten after a recovery.
     ForgetLevel,
-    /// A header is taken whatever its unused bytes, its flags, and its version are, and with a body
-    /// that its kind does not have.
+    /// A header is accepted with any unused bytes, flags and version, and with a body that its kind
+    /// does not have.
     AnyHeader,
-    /// R12: a primary never proposes to do without a replica that leaves its beacons unanswered.
+    /// R12: a primary never proposes to drop a replica that leaves its beacons unanswered.
     SuspectNobody,
-    /// R12: a primary that stood still takes the answers that it has not read for silence.
+    /// R12: a primary that was paused counts answers that it has not read yet as silence.
     ForgetPause,
     /// R4: a refused dial proves the death of the incarnation that is registered now, which may be
     /// at another address. (The MDM's tests.)
     BelieveAddress,
     /// A device is admitted although it also serves elsewhere, so that one of the two is a copy.
     TakeCopy,
-    /// Mdm: what an MDM keeps about another one, with its secret, stays when that one is removed.
+    /// Mdm: the record of another MDM, with its secret, stays when that one is removed.
     KeepContacts,
     /// Mdm: a dial that ended while the MDM began anew with an empty log is waited for.
     AwaitDial,
@@ -364,6 +366,15 @@ pub enum Mutant {
     RenewPreempted,
     /// R16: requests that a program has withdrawn are carried out nevertheless.
     KeepWithdrawn,
+    /// R7: a device that fails its probe is not refused. (A test of `fleet`.)
+    TrustLiars,
+    /// R10: an accepted loss is carried out on a group that is served, or has another epoch. (The
+    /// MDM's tests.)
+    AcceptServed,
+    /// R10: data whose loss was accepted as errors is served as zeros. (The MDM's tests.)
+    ErrorsAsZeros,
+    /// I7: a slot that holds no data any more stays taken. (The store's tests.)
+    KeepEmpty,
 }
 
 impl Mutant {
@@ -386,6 +397,7 @@ impl Mutant {
         Mutant::BelieveWrite,
         Mutant::EagerHole,
         Mutant::HoleUnawaited,
+        Mutant::KeepEmpty,
     ];
 
     /// The mutants that the tests of `mirror` have to catch (`crates/mirror/tests`): no plan of the
@@ -398,6 +410,7 @@ impl Mutant {
         Mutant::NewerIsDead,
         Mutant::ForgetPause,
         Mutant::IgnoreThird,
+        Mutant::SealOneByOne,
         Mutant::ReadsHoldFloor,
         Mutant::CompareUnlocked,
         Mutant::CompareUnleased,
@@ -422,7 +435,7 @@ impl Mutant {
         Mutant::RenewPreempted,
     ];
 
-    /// The mutants that the simulator has to catch by seeds or plans. Seven of `STORE` are not
+    /// The mutants that the simulator has to catch by seeds or plans. Eight of `STORE` are not
     /// among them, nor those that only a test of `crates/sim/tests` catches.
     pub const ALL: &[Mutant] = &[
         Mutant::AckAlone,

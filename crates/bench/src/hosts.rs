@@ -1,12 +1,13 @@
 //! Hosts that load a volume over a standard protocol: initiators of our own, on one shard of this
-//! process. So NBD and iSCSI are loaded by the same program, and the processor time of the data
-//! client that serves them can be compared.
+//! process. So NBD, iSCSI and NVMe/TCP are loaded by the same program, and the processor time of
+//! the data client that serves them can be compared.
 //!
-//! `nbd` and `iscsi` are the two protocols: they make and read frames. The node here has the
+//! `nbd`, `iscsi` and `nvme` are the protocols: they make and read frames. The node here has the
 //! requests, as [`crate::load`] has them for a data client.
 
 mod iscsi;
 mod nbd;
+mod nvme;
 
 use crate::cpu::Processes;
 use crate::figures::{Figures, measure};
@@ -15,6 +16,7 @@ use crate::load::Shared;
 use crate::tally::{Side, Tally};
 use crate::workload::{Requests, Workload};
 use anyhow::{Result, bail};
+use base::crc::crc32c;
 use base::{LinkId, Time};
 use rt::{RtError, Stop};
 use seam::{Buf, DialId, Effect, Effects, Event, Framer, Node, Port};
@@ -25,6 +27,7 @@ use std::time::{Duration, Instant};
 
 pub use iscsi::Iscsi;
 pub use nbd::Nbd;
+pub use nvme::Nvme;
 
 /// How long the first answer may take.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -35,6 +38,11 @@ fn be32(bytes: &[u8], at: usize) -> u32 {
 
 fn be64(bytes: &[u8], at: usize) -> u64 {
     u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+/// Returns true if these bytes have this digest (CRC-32C), in iSCSI as in NVMe/TCP.
+fn has_digest(bytes: &[u8], digest: &[u8]) -> bool {
+    crc32c(bytes).to_le_bytes() == digest
 }
 
 /// A request of a host.
@@ -52,24 +60,26 @@ pub struct Ask {
 
 /// What a frame of the other side means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Told {
+pub enum Meaning {
     /// Nothing that the load has to know.
     Nothing,
-    /// The volume is attached.
+    /// The protocol needs another connection to the same address.
+    Dial,
+    /// The volume is attached, at the connection that was made last.
     Attached,
     /// The request of this slot is done.
     Done(u32),
 }
 
-/// One side of a connection: the host's. It does no I/O, and has no clock.
+/// The host's side of all connections to a volume. It does no I/O, and has no clock.
 pub trait Protocol: Send + 'static {
     /// Splits what the other side sends.
     type Framer: Framer;
 
-    /// Creates the framer of the connection.
+    /// Creates the framer of a connection.
     fn framer(&self) -> Self::Framer;
 
-    /// Speaks first, when the connection is up.
+    /// Speaks first, when a connection is up.
     fn begin(&mut self, link: LinkId, out: &mut Effects);
 
     /// Takes a frame.
@@ -82,7 +92,7 @@ pub trait Protocol: Send + 'static {
         head: &[u8],
         body: &Buf,
         out: &mut Effects,
-    ) -> Result<Told, String>;
+    ) -> Result<Meaning, String>;
 
     /// Sends a request. `data` has its length, and is sent if it is a write.
     fn ask(&mut self, link: LinkId, ask: Ask, data: &Buf, out: &mut Effects);
@@ -107,7 +117,9 @@ struct Host<P> {
     work: Work,
     shared: Arc<Shared>,
     tally: Tally,
-    dialled: bool,
+    /// How often it has dialled.
+    dials: u64,
+    /// The connection that was made last.
     link: Option<LinkId>,
     /// What each slot does, and since when.
     slots: Vec<(Side, Time)>,
@@ -121,14 +133,20 @@ impl<P: Protocol> Host<P> {
         let _ = self.shared.error.set(why);
     }
 
-    fn told(&mut self, now: Time, told: Told, out: &Effects) {
+    fn dial(&mut self, out: &mut Effects) {
+        self.dials += 1;
+        out.push(Effect::Dial { dial: DialId(self.dials), to: self.to, port: Port::Target(0) });
+    }
+
+    fn told(&mut self, now: Time, told: Meaning, out: &mut Effects) {
         match told {
-            Told::Nothing => {}
-            Told::Attached => {
+            Meaning::Nothing => {}
+            Meaning::Dial => self.dial(out),
+            Meaning::Attached => {
                 self.data = out.pool().zeroed(self.work.block as usize);
                 self.due.extend(0..self.work.depth);
             }
-            Told::Done(slot) => match self.slots.get(slot as usize).copied() {
+            Meaning::Done(slot) => match self.slots.get(slot as usize).copied() {
                 Some((side, since)) => {
                     let latency = now.since(since).as_nanos() as u64;
                     self.shared.counters.count(side, latency, &mut self.tally);
@@ -174,8 +192,8 @@ impl<P: Protocol> Node for Host<P> {
     }
 
     fn flush(&mut self, now: Time, out: &mut Effects) {
-        if !std::mem::replace(&mut self.dialled, true) {
-            out.push(Effect::Dial { dial: DialId(1), to: self.to, port: Port::Target(0) });
+        if self.dials == 0 {
+            self.dial(out);
         }
         let Some(link) = self.link.filter(|_| self.shared.error.get().is_none()) else { return };
         for slot in self.due.drain(..) {
@@ -187,7 +205,7 @@ impl<P: Protocol> Node for Host<P> {
     }
 
     fn wake_at(&self) -> Option<Time> {
-        (!self.dialled).then_some(Time::ZERO)
+        (self.dials == 0).then_some(Time::ZERO)
     }
 }
 
@@ -274,7 +292,7 @@ pub fn load<P: Protocol>(
         work,
         shared: tell,
         tally: Tally::default(),
-        dialled: false,
+        dials: 0,
         link: None,
         slots: vec![(Side::Read, Time::ZERO); work.depth as usize],
         due: Vec::new(),

@@ -9,11 +9,10 @@ pub mod rows;
 use crate::figures::Figures;
 use crate::io::seconds;
 use crate::pair::Rounds;
-use crate::test_cluster::{Layout, TestCluster};
+use crate::test_cluster::{Layout, Ports, TestCluster};
 use admin::exit::Exit;
 use anyhow::{Result, bail};
 use clap::Args;
-use fleet::ports;
 use outcome::{Outcome, Page};
 use rows::{Growth, Plan, Row};
 use std::time::Duration;
@@ -76,8 +75,8 @@ pub fn run(args: &RatioArgs) -> Result<Exit> {
 fn measure(plan: &Plan, layout: Layout, args: &RatioArgs, page: &mut Page) -> Result<()> {
     let (rounds, window) = (args.rounds as usize, Duration::from_secs_f64(args.seconds));
     let serves = layout == rows::BASIC && !plan.hosts.is_empty();
-    let ports = if serves { ports::free(2)? } else { Vec::new() };
-    let cluster = TestCluster::serving(layout, args.backend, true, &ports)?;
+    let ports = if serves { Some(Ports::free()?) } else { None };
+    let cluster = TestCluster::serving(layout, args.backend, true, ports)?;
     for planned in plan.pairs.iter().filter(|p| p.pair.floor.layout == layout) {
         let taken = planned.pair.run(&planned.title, &cluster, rounds, window)?;
         planned.rows.iter().for_each(|row| page.tell(judge(row, &planned.title, &taken)));
@@ -91,9 +90,9 @@ fn measure(plan: &Plan, layout: Layout, args: &RatioArgs, page: &mut Page) -> Re
     if plan.nbd {
         page.tell(nbd::measure(&cluster, rounds, window)?);
     }
-    if let [nbd, iscsi] = ports[..] {
+    if let Some(ports) = ports {
         for row in &plan.hosts {
-            page.tell(hosts::measure(row, &cluster, (nbd, iscsi), rounds, window)?);
+            page.tell(hosts::measure(row, &cluster, ports, rounds, window)?);
         }
     }
     Ok(())

@@ -6,9 +6,9 @@ use crate::load::Data;
 use crate::{interrupt, name};
 use admin::report::Report;
 use anyhow::{Context, Result, bail};
-use fleet::cluster;
 use fleet::statedir::StateDir;
 use fleet::target::Target;
+use fleet::{cluster, ports};
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -48,6 +48,25 @@ impl Layout {
     }
 }
 
+/// The addresses at which a cluster serves the protocols that hosts speak.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ports {
+    /// NBD over TCP.
+    pub nbd: SocketAddr,
+    /// iSCSI.
+    pub iscsi: SocketAddr,
+    /// NVMe/TCP.
+    pub nvme: SocketAddr,
+}
+
+impl Ports {
+    /// Finds addresses that are free now.
+    pub fn free() -> Result<Ports> {
+        let found = ports::free(3)?;
+        Ok(Ports { nbd: found[0], iscsi: found[1], nvme: found[2] })
+    }
+}
+
 /// A cluster in a temporary directory. Dropping this stops the cluster and removes the directory.
 pub struct TestCluster {
     dir: Cleanup,
@@ -75,22 +94,22 @@ impl TestCluster {
     /// Starts a cluster of NULL devices and fills its volume. With `tcp_only` its processes use TCP
     /// as between hosts, which the floor also does.
     pub fn start(layout: Layout, backend: rt::Backend, tcp_only: bool) -> Result<TestCluster> {
-        TestCluster::serving(layout, backend, tcp_only, &[])
+        TestCluster::serving(layout, backend, tcp_only, None)
     }
 
-    /// The same. With two `ports`, it serves NBD at the first one, and iSCSI at the second.
+    /// The same. With `ports`, it serves hosts there.
     pub fn serving(
         layout: Layout,
         backend: rt::Backend,
         tcp_only: bool,
-        ports: &[SocketAddr],
+        ports: Option<Ports>,
     ) -> Result<TestCluster> {
         let size = (u64::from(layout.servers) * VOLUME_PER_SDS).max(VOLUME_MIN);
-        let ports: Vec<String> = ports.iter().map(SocketAddr::to_string).collect();
-        let more = match &ports[..] {
-            [nbd, iscsi] => vec!["--nbd-tcp", nbd, "--iscsi", iscsi],
-            _ => Vec::new(),
-        };
+        let addresses = ports.map(|Ports { nbd, iscsi, nvme }| {
+            [("--nbd-tcp", nbd), ("--iscsi", iscsi), ("--nvme", nvme)]
+                .map(|(option, address)| format!("{option}={address}"))
+        });
+        let more: Vec<&str> = addresses.iter().flatten().map(String::as_str).collect();
         TestCluster::on(&std::env::temp_dir(), "null:1TiB", size, layout, backend, tcp_only, &more)?
             .filled()
     }
@@ -151,16 +170,14 @@ impl TestCluster {
 
     /// Returns the URI of the volume over NBD.
     pub fn nbd_uri(&self) -> Result<String> {
-        let report = Target { dir: self.dir.0.clone(), mdm: Vec::new() }.report()?;
-        let uri = report.volumes.iter().flat_map(|v| &v.nbd_uris).next();
-        uri.cloned().context("the cluster serves no volume over NBD")
+        let uri = self.published()?.nbd_uris.into_iter().next();
+        uri.context("the cluster serves no volume over NBD")
     }
 
-    /// Returns the name of the volume's iSCSI target.
-    pub fn iscsi_target(&self) -> Result<String> {
+    /// Returns the volume as `status` publishes it.
+    pub fn published(&self) -> Result<admin::report::Volume> {
         let report = Target { dir: self.dir.0.clone(), mdm: Vec::new() }.report()?;
-        let volume = report.volumes.into_iter().next();
-        Ok(volume.context("the cluster has no volume")?.iscsi_target)
+        report.volumes.into_iter().next().context("the cluster has no volume")
     }
 
     /// Returns the cluster's directory.

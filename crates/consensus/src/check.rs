@@ -51,7 +51,7 @@ impl Consensus {
     pub(crate) fn check(&self, m: &Message) -> Result<(), Wrong> {
         let kind = |kind: MessageType| m.kind == kind as i32;
         if m.from == self.id() || m.from == 0 {
-            return Err(Wrong::Nonsense("a message from nobody else"));
+            return Err(Wrong::Nonsense("a message in the name of this member, or of none"));
         }
         // The library takes a message without a term for one of its own.
         if m.term == 0 && !kind(MessageType::MsgReadIndex) {

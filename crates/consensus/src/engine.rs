@@ -64,7 +64,7 @@ pub struct Committed {
     pub meaning: EntryKind,
 }
 
-/// What the owner has to do, in this order.
+/// The tasks of the owner, in this order.
 #[derive(Default, Debug)]
 pub struct Output {
     /// A leader's state, which replaces the owner's.
@@ -328,10 +328,10 @@ impl Consensus {
         if self.restoring && message.kind == MessageType::MsgTimeoutNow as i32 {
             return Ok(()); // the leader that hands over tries again, or continues to lead
         }
-        let told = message.kind == MessageType::MsgHeartbeat as i32;
+        let heartbeat = message.kind == MessageType::MsgHeartbeat as i32;
         // A heartbeat's commit index is at most what the leader knows this member to have. If the
         // sender is not known to be the leader, the index proves nothing.
-        if told && message.commit > last {
+        if heartbeat && message.commit > last {
             let raft = &self.raw.raft;
             if (message.from, message.term) == (raft.leader_id, raft.term) {
                 return Err(Wrong::Behind { last, known: message.commit });

@@ -116,7 +116,7 @@ fn three() -> Vec<Node> {
 }
 
 #[test]
-fn what_was_agreed_survives_the_loss_of_any_one_and_comes_to_who_returns() {
+fn committed_entries_survive_the_loss_of_any_member_and_reach_it_when_it_returns() {
     let mut nodes = three();
     let mut said = 0;
     for dead in [1, 2, 3, 1, 3] {
@@ -149,7 +149,7 @@ fn seen_by(node: &Node) -> (Vec<u64>, Vec<u64>) {
 /// member that works must not be reported as silent because of that. Just after an election,
 /// members are neither heard nor silent.
 #[test]
-fn a_leader_says_who_is_silent_when_it_had_time_to_hear_all() {
+fn a_leader_names_silent_members_after_it_had_time_to_hear_all() {
     let mut nodes = three();
     let leads = leader(&nodes, &[1, 2, 3]);
     for tick in 0..40 {
@@ -183,7 +183,7 @@ fn a_leader_says_who_is_silent_when_it_had_time_to_hear_all() {
 }
 
 #[test]
-fn nobody_needs_a_member_that_does_not_count_any_more() {
+fn a_removed_member_is_not_needed_for_a_majority() {
     let mut nodes = three();
     let mut stay = vec![1, 2, 3];
     for gone in [3, 2] {
@@ -220,7 +220,7 @@ fn nobody_needs_a_member_that_does_not_count_any_more() {
 }
 
 #[test]
-fn a_leader_without_the_others_steps_down_and_nothing_of_it_is_decided() {
+fn a_leader_without_a_majority_steps_down_and_commits_nothing() {
     let mut nodes = three();
     let old = leader(&nodes, &[1, 2, 3]);
     let me = nodes[old].image.me;
@@ -253,7 +253,7 @@ fn a_member_that_was_set_back_is_noticed() {
 }
 
 #[test]
-fn the_leadership_goes_where_it_is_sent() {
+fn leadership_is_transferred_to_the_named_member() {
     let mut nodes = three();
     let leads = leader(&nodes, &[1, 2, 3]);
     let to = (leads + 1) % 3;
@@ -313,7 +313,7 @@ fn forged(from: u64, to: &Node) -> Vec<Message> {
 }
 
 #[test]
-fn what_no_member_says_is_refused_and_changes_nothing() {
+fn messages_that_no_member_sends_are_refused_and_change_nothing() {
     for victim in 0..3 {
         let mut nodes = three();
         let leads = leader(&nodes, &[1, 2, 3]);
@@ -341,7 +341,7 @@ fn what_no_member_says_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn who_does_not_lead_can_tell_nobody_that_its_log_was_longer() {
+fn only_a_leader_can_report_that_a_log_was_longer() {
     let mut nodes = three();
     let leads = leader(&nodes, &[1, 2, 3]);
     let (victim, other) = ((leads + 1) % 3, (leads + 2) % 3);
@@ -365,7 +365,7 @@ fn who_does_not_lead_can_tell_nobody_that_its_log_was_longer() {
 }
 
 #[test]
-fn a_log_with_a_number_that_nobody_can_count_on_from_is_no_beginning() {
+fn a_log_with_an_implausible_term_is_refused() {
     let mut image = three()[0].image.clone();
     assert_eq!(image.implausible(), None);
     image.hard.term = u64::MAX;

@@ -130,6 +130,9 @@ pub struct SdcConfig {
     /// Where it serves NVMe/TCP: `IP:PORT`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nvme: Vec<SocketAddr>,
+    /// The file with the keys of NVMe hosts ([`crate::secrets`]); by default, hosts need none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvme_secrets: Option<PathBuf>,
     /// How it talks to the kernel.
     #[serde(default)]
     pub backend: Backend,
@@ -238,6 +241,13 @@ nbd = ["unix:/run/gabion/nbd.sock", "127.0.0.1:10809"]
 # iscsi_sectors = "512e"
 # Where volumes are served over NVMe/TCP, one namespace per volume. By default, nowhere.
 # nvme = ["192.168.1.12:4420"]
+# The keys of NVMe hosts (DH-HMAC-CHAP), as `nvme gen-dhchap-key` prints them. The file has mode
+# 0600:
+#   host = "DHHC-1:01:..."      # for hosts without one of their own
+#   target = "DHHC-1:01:..."    # for hosts that ask for it
+#   [hosts]
+#   "nqn.2014-08.org.nvmexpress:uuid:db2" = "DHHC-1:01:..."
+# nvme_secrets = "/etc/gabion/nvme-secrets.toml"
 # auto, uring or epoll
 backend = "auto"
 # Processes of one host talk to each other over unix sockets. true: over TCP, too.

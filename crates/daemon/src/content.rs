@@ -17,7 +17,7 @@ use store::durable::survey::Search;
 /// Bytes at the beginning and at the end that are examined, and overwritten by [`erase`].
 const EDGE: u64 = 1 << 20;
 
-/// What is at a path.
+/// The content at a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Content {
     /// Zeros, or no file at all.
@@ -144,11 +144,11 @@ pub fn enlarge(path: &Path, to: u64) -> Result<u64> {
 /// content any more.
 pub fn erase(path: &Path) -> Result<()> {
     let failed = || format!("can't overwrite {}", path.display());
-    let told = superblock(path)?.map(|s| s.layout.places());
+    let known = superblock(path)?.map(|s| s.layout.places());
     let mut file = File::options().write(true).open(path).with_context(failed)?;
     let bytes = size(&file)?;
     let zeros = vec![0; EDGE.min(bytes) as usize];
-    let superblocks = Layout::superblocks(bytes).into_iter().chain(told.into_iter().flatten());
+    let superblocks = Layout::superblocks(bytes).into_iter().chain(known.into_iter().flatten());
     let edges = [0, bytes.saturating_sub(EDGE)];
     for at in superblocks.chain(edges).filter(|at| *at < bytes) {
         let len = (bytes - at).min(EDGE) as usize;

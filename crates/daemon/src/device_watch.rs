@@ -26,7 +26,7 @@ pub(crate) struct DeviceWatch {
     missed: bool,
 }
 
-/// What a check finds at the path.
+/// The result of a check of the path.
 enum Found {
     Device([u64; 2]),
     /// No file.
@@ -112,7 +112,7 @@ mod tests {
 
     /// This holds for any moment between two checks.
     #[test]
-    fn who_is_emptied_is_missed_within_ten_seconds() {
+    fn an_emptied_device_is_noticed_within_ten_seconds() {
         let dir = std::env::temp_dir().join(format!("gabion-emptied-{}", std::process::id()));
         files::make_folder(&dir).unwrap();
         let path = dir.join("disk");
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_emptied_overwritten_or_deleted_is_missed_and_a_new_one_is_not() {
+    fn an_emptied_overwritten_or_deleted_device_is_noticed_and_a_new_one_accepted() {
         let dir = std::env::temp_dir().join(format!("gabion-watch-{}", std::process::id()));
         files::make_folder(&dir).unwrap();
         let path = dir.join("disk");

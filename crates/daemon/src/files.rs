@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn emptied_is_what_has_no_content() {
+    fn only_a_file_without_content_counts_as_emptied() {
         let file = std::env::temp_dir().join(format!("gabion-content-{}", std::process::id()));
         assert!(!is_emptied(&file), "it is not there");
         for (content, is) in [("", true), ("\0\0\0", true), ("x", false), ("\n", false)] {

@@ -90,7 +90,7 @@ pub struct Report {
     pub bytes: u64,
     /// The copies of its superblock.
     pub superblocks: Vec<Superblock>,
-    /// What an intact superblock says of it.
+    /// The identity in an intact superblock.
     pub identity: Option<Id>,
     /// Present if the device is larger than what is used of it.
     pub growth: Option<Growth>,
@@ -100,9 +100,9 @@ pub struct Report {
     pub log: Option<Log>,
     /// The use of its space, if it could be mounted.
     pub space: Option<Space>,
-    /// What it holds of each volume.
+    /// Its data of each volume.
     pub volumes: Vec<Volume>,
-    /// What it holds of each group.
+    /// Its data of each group.
     pub groups: Vec<Group>,
     /// Why a server would refuse the device.
     pub error: Option<String>,

@@ -36,14 +36,14 @@ pub(crate) struct Notes {
     since: Option<Instant>,
     tally: Vec<Tally>,
     /// Lines about lasting conditions, and when they were logged.
-    told: Vec<(String, Instant)>,
+    recent: Vec<(String, Instant)>,
 }
 
 #[derive(Debug)]
 struct Tally {
     sort: &'static str,
     lines: u32,
-    untold: u64,
+    unlogged: u64,
     bytes: u64,
 }
 
@@ -58,7 +58,7 @@ impl Notes {
         let tally = match self.tally.iter_mut().find(|t| t.sort == telling.sort) {
             Some(tally) => tally,
             None => {
-                self.tally.push(Tally { sort: telling.sort, lines: 0, untold: 0, bytes: 0 });
+                self.tally.push(Tally { sort: telling.sort, lines: 0, unlogged: 0, bytes: 0 });
                 self.tally.last_mut()?
             }
         };
@@ -66,17 +66,17 @@ impl Notes {
             tally.lines += 1;
             return telling.line;
         }
-        tally.untold += telling.count;
+        tally.unlogged += telling.count;
         tally.bytes += telling.bytes;
         None
     }
 
     /// Returns true if the line of a lasting condition is to be logged now, and records that.
     fn is_due(&mut self, line: &str, now: Instant) -> bool {
-        self.told.retain(|(_, at)| now.duration_since(*at) < REMINDER);
-        let due = self.told.iter().all(|(told, _)| told != line);
+        self.recent.retain(|(_, at)| now.duration_since(*at) < REMINDER);
+        let due = self.recent.iter().all(|(told, _)| told != line);
         if due {
-            self.told.push((line.to_owned(), now));
+            self.recent.push((line.to_owned(), now));
         }
         due
     }
@@ -90,9 +90,9 @@ impl Notes {
     pub(crate) fn sum_up(&mut self) -> Option<String> {
         self.since = None;
         let mut line = String::new();
-        for tally in self.tally.drain(..).filter(|t| t.untold > 0) {
+        for tally in self.tally.drain(..).filter(|t| t.unlogged > 0) {
             let comma = if line.is_empty() { "" } else { ", " };
-            let _ = write!(line, "{comma}{}: {}", tally.sort, tally.untold);
+            let _ = write!(line, "{comma}{}: {}", tally.sort, tally.unlogged);
             if tally.bytes > 0 {
                 let _ = write!(line, " ({})", Size(tally.bytes));
             }
@@ -320,7 +320,7 @@ fn tell(note: Note) -> Telling {
         ),
         Note::Reconciled { groups } => told(
             "recoveries",
-            format!("the servers' reports decide who has every write of {groups} groups"),
+            format!("the servers' reports decide which replicas have every write of {groups} groups"),
         ),
         Note::Recovered { number } => told(
             "recoveries",
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_read_is_named() {
+    fn a_peer_that_does_not_read_is_named() {
         let mut notes = Notes::default();
         let peer = Some("10.0.0.7:41234".parse().unwrap());
         let line = notes.take(Note::Stuck { link: LinkId(3), queued: 256 << 20, peer }).unwrap();
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lasts_is_told_once_a_minute() {
+    fn a_lasting_condition_is_logged_once_a_minute() {
         let mut notes = Notes::default();
         let full = Note::Full { device: DeviceId(1) };
         let lines: Vec<String> = (0..100).filter_map(|_| notes.take(full)).collect();

@@ -179,7 +179,7 @@ mod tests {
     use rt::{Backend, DiskSpec};
 
     #[test]
-    fn what_was_written_to_a_file_is_there_after_a_mount_with_and_without_replay() {
+    fn data_in_a_file_is_there_after_a_mount_with_and_without_replay() {
         let dir = std::env::temp_dir().join(format!("gabion-offline-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         for backend in [Backend::Auto, Backend::Epoll] {

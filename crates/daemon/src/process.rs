@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn pid_files_read_as_written_and_garbage_is_nobody() {
+    fn pid_files_read_as_written_and_garbage_names_no_process() {
         let dir = std::env::temp_dir().join(format!("gabion-process-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let file = dir.join("x.pid");

@@ -19,7 +19,8 @@ pub fn run(config: SdcConfig) -> Result<()> {
             let _ = writeln!(stderr(), "{warning}");
         }
     }
-    let chap = config.iscsi_secrets.as_deref().map(secrets::read).transpose()?;
+    let chap = config.iscsi_secrets.as_deref().map(secrets::chap).transpose()?;
+    let dhchap = config.nvme_secrets.as_deref().map(secrets::dhchap).transpose()?;
     let nbd = config.nbd.iter().map(|a| Listener { port: sdc::NBD, at: a.0.clone() });
     let iscsi = config.iscsi.iter().map(|at| Listener { port: sdc::ISCSI, at: (*at).into() });
     let nvme = config.nvme.iter().map(|at| Listener { port: sdc::NVME, at: (*at).into() });
@@ -44,6 +45,7 @@ pub fn run(config: SdcConfig) -> Result<()> {
             mdm,
             uris: uris(&place.at, &ports),
             chap,
+            dhchap,
             format: config.iscsi_sectors.0,
             nonce,
             pid: std::process::id(),

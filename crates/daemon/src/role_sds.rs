@@ -236,7 +236,7 @@ mod tests {
     use crate::config::SDS_EXAMPLE;
 
     #[test]
-    fn a_file_that_names_another_place_for_what_runs_is_told_that_this_changes_nothing() {
+    fn a_changed_pool_or_fault_set_of_an_existing_device_is_reported_as_without_effect() {
         let config = |text: &str| toml::from_str::<SdsConfig>(text).unwrap();
         let before = config(SDS_EXAMPLE);
         assert_eq!(elsewhere(&before, &before), None);

@@ -1,4 +1,4 @@
-//! The file with the secrets of iSCSI hosts (CHAP).
+//! The files with the secrets of hosts: of iSCSI hosts (CHAP), and of NVMe hosts (DH-HMAC-CHAP).
 //!
 //! ```toml
 //! host = { user = "db1", secret = "at least 12 bytes" }
@@ -12,11 +12,22 @@
 //! credentials for all other hosts. One of the two may be left out; without `host`, other hosts
 //! can't log in. `target` has the target's own credentials for mutual CHAP, and may be left out.
 //!
+//! The other file has keys in the text form of NVMe, which `nvme gen-dhchap-key` prints. They have
+//! no user:
+//!
+//! ```toml
+//! host = "DHHC-1:01:..."
+//! target = "DHHC-1:01:..."
+//!
+//! [hosts]
+//! "nqn.2014-08.org.nvmexpress:uuid:db2" = "DHHC-1:01:..."
+//! ```
+//!
 //! Invariants: no error contains a secret, because errors go to the log. All secrets are different:
 //! otherwise one host could authenticate as another.
 
 use anyhow::{Context, Result, bail};
-use node::sdc::{Chap, Secret};
+use node::sdc::{Chap, DhChap, Key, Secret};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,7 +38,7 @@ use std::path::Path;
 const SHORTEST: usize = 12;
 /// The longest secret in bytes that all initiators support.
 const LONGEST: usize = 255;
-/// The longest name of an initiator in bytes (RFC 7143 4.2.7.1).
+/// The longest name of a host in bytes (RFC 7143 4.2.7.1, NVMe base 4.5).
 const NAME_MAX: usize = 223;
 
 #[derive(Deserialize)]
@@ -41,13 +52,31 @@ struct File {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct NvmeFile {
+    host: Option<String>,
+    target: Option<String>,
+    #[serde(default)]
+    hosts: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Entry {
     user: String,
     secret: String,
 }
 
-/// Reads the secrets.
-pub fn read(path: &Path) -> Result<Chap> {
+/// Reads the secrets of iSCSI hosts.
+pub fn chap(path: &Path) -> Result<Chap> {
+    read(path, parse)
+}
+
+/// Reads the keys of NVMe hosts.
+pub fn dhchap(path: &Path) -> Result<DhChap> {
+    read(path, parse_keys)
+}
+
+fn read<T>(path: &Path, parse: impl FnOnce(&str) -> Result<T>) -> Result<T> {
     let what = || format!("can't use the secrets in {}", path.display());
     let file = fs::File::open(path).with_context(what)?;
     let mode = file.metadata().with_context(what)?.permissions().mode() & 0o777;
@@ -63,9 +92,7 @@ pub fn read(path: &Path) -> Result<Chap> {
 }
 
 fn parse(text: &str) -> Result<Chap> {
-    // The whole error would quote the line.
-    let file: File =
-        toml::from_str(text).map_err(|error| anyhow::anyhow!("{}", error.message()))?;
+    let file: File = from_toml(text)?;
     let mut whose = BTreeMap::new();
     let mut add = |name: &str, entry: Entry| -> Result<Secret> {
         let one = secret(name, entry)?;
@@ -87,9 +114,43 @@ fn parse(text: &str) -> Result<Chap> {
         hosts.insert(name, one);
     }
     if host.is_none() && hosts.is_empty() {
-        bail!("there is no `host` and no `hosts`: nobody could log in");
+        bail!("there is no `host` and no `hosts`: no host could log in");
     }
     Ok(Chap { host, hosts, own })
+}
+
+/// Reads a file without quoting it in an error.
+fn from_toml<T: serde::de::DeserializeOwned>(text: &str) -> Result<T> {
+    toml::from_str(text).map_err(|error| anyhow::anyhow!("{}", error.message()))
+}
+
+fn parse_keys(text: &str) -> Result<DhChap> {
+    let file: NvmeFile = from_toml(text)?;
+    let mut seen: Vec<(String, Key)> = Vec::new();
+    let mut add = |whose: &str, text: &str| -> Result<Key> {
+        let key = Key::parse(text).map_err(|why| {
+            anyhow::anyhow!("the key of `{whose}` is none: {why} (make one: nvme gen-dhchap-key)")
+        })?;
+        if let Some((other, _)) = seen.iter().find(|(_, other)| other.is_like(&key)) {
+            bail!("`{other}` and `{whose}` have the same key: give one of them another");
+        }
+        seen.push((whose.to_owned(), key.clone()));
+        Ok(key)
+    };
+    let host = file.host.map(|text| add("host", &text)).transpose()?;
+    let own = file.target.map(|text| add("target", &text)).transpose()?;
+    let mut hosts = BTreeMap::new();
+    for (name, text) in file.hosts {
+        if !name.starts_with("nqn.") || name.len() > NAME_MAX {
+            bail!("`{name}` is no name of a host: write it as in /etc/nvme/hostnqn");
+        }
+        let key = add(&name, &text)?;
+        hosts.insert(name, key);
+    }
+    if host.is_none() && hosts.is_empty() {
+        bail!("there is no `host` and no `hosts`: nobody could connect");
+    }
+    Ok(DhChap { host, hosts, own })
 }
 
 fn secret(whose: &str, entry: Entry) -> Result<Secret> {
@@ -148,13 +209,43 @@ mod tests {
         }
     }
 
+    // From `nvme gen-dhchap-key`.
+    const KEY: &str = "DHHC-1:01:MzmoFIg+WXbTzgzTWd5JTTdqrlU+fFCQnX5uZSS28lHiDF1A:";
+    const OTHER: &str = "DHHC-1:00:dW9p3GAPwpTwM9ZmqrWq0WhM5VoOcL0eeTUfglxerTyUWKfg:";
+
+    #[test]
+    fn keys_that_are_wrong_or_the_same_are_refused_and_not_shown() {
+        let host = format!("host = \"{KEY}\"\n");
+        let own = |key: &str| format!("{host}target = \"{key}\"\n");
+        let hosts = |name: &str| format!("{host}[hosts]\n\"{name}\" = \"{OTHER}\"\n");
+        let keys = parse_keys(&own(OTHER)).unwrap();
+        assert_eq!((keys.host, keys.own), (Key::parse(KEY).ok(), Key::parse(OTHER).ok()));
+        let keys = parse_keys(&hosts("nqn.a").replace(&host, "")).unwrap();
+        assert!(keys.host.is_none() && keys.hosts["nqn.a"].is_like(&Key::parse(OTHER).unwrap()));
+        for (text, word) in [
+            (own(KEY), "same"),
+            (own(&OTHER.replace("dW9p", "dW9q")), "checksum"),
+            (own(&OTHER.replace("-1:00", "-1:03")), "32 bytes"),
+            (own("secret"), "gen-dhchap-key"),
+            (hosts("iqn.a"), "hostnqn"),
+            (String::new(), "nobody"),
+            (host.replace("host", "hots"), "hots"),
+            (host.replace(&format!("\"{KEY}\""), "12"), "type"),
+        ] {
+            let error = format!("{:#}", parse_keys(&text).unwrap_err());
+            assert!(error.contains(word), "{error}");
+            assert!(!error.contains("MzmoF") && !error.contains("p3GAP"), "{error}");
+        }
+        assert!(!format!("{:?}", parse_keys(&own(OTHER)).unwrap()).contains('5'));
+    }
+
     #[test]
     fn a_file_that_others_may_read_is_refused() {
         let path = std::env::temp_dir().join(format!("gabion-secrets-{}", std::process::id()));
         fs::write(&path, HOST).unwrap();
         for (mode, good) in [(0o600, true), (0o640, false), (0o604, false), (0o400, false)] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            match read(&path) {
+            match chap(&path) {
                 Ok(_) => assert!(good, "{mode:o}"),
                 Err(error) => assert!(!good && format!("{error:#}").contains("chmod"), "{error:#}"),
             }

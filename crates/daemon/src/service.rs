@@ -522,7 +522,7 @@ mod tests {
 
     /// A process whose shards all wait for space must not end while one waits.
     #[test]
-    fn what_waits_for_room_does_so_when_the_configuration_can_not_be_read() {
+    fn a_process_that_waits_for_space_goes_on_waiting_when_its_configuration_is_unreadable() {
         let (report, _inbox) = sync_channel(BACKLOG);
         let (running, waiting) = (BTreeMap::new(), BTreeMap::new());
         let starved = BTreeMap::from([("mdm".to_owned(), None)]);

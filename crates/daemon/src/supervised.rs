@@ -8,7 +8,7 @@ use node::sds::Trouble;
 use seam::{DiskError, Effects, Event, Node, Port, Strangers, UnitStore, UnsentLimits};
 use store::durable::MountError;
 
-/// What a node's state requires of its process.
+/// The consequence of a node's state for its process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
     /// Tell this to people, once.
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_that_lacks_room_while_it_is_opened_or_formatted_waits_for_it() {
+    fn a_device_without_space_to_be_opened_or_formatted_waits_for_it() {
         let failed = |what, error| of_trouble(&Trouble::Device(MountError::Device { what, error }));
         for what in ["writing the first checkpoint", "the device, while it was formatted"] {
             let waits = Verdict::NoSpace(broken(DiskError::NoSpace).to_owned());

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_names_this_release_and_comes_back() {
+    fn written_files_name_this_release_and_read_back() {
         let (config, skipped) = parse::<SdsConfig>(SDS).unwrap();
         assert_eq!(skipped, None);
         let text = text(&config).unwrap();

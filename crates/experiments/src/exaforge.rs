@@ -84,7 +84,7 @@ pub(crate) struct Phase {
     pub moved_bytes: u64,
     /// The figure that is judged: bytes at the disks, per second.
     pub disk_bytes_per_second: f64,
-    /// What the disks allow, in bytes per second.
+    /// The rate that the disks allow, in bytes per second.
     pub allowed_bytes_per_second: f64,
     /// The fraction of the allowed rate that was reached.
     pub ratio: f64,

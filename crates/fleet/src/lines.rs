@@ -107,10 +107,12 @@ pub fn used(device: &Device) -> String {
 pub fn capacity(report: &Report) -> String {
     let c = report.capacity;
     let devices = report.sds.iter().flat_map(|s| &s.devices);
-    let untold = devices.filter(|d| d.state == UpDown::Up && !d.told).count();
-    if untold > 0 {
+    let unreported = devices.filter(|d| d.state == UpDown::Up && !d.told).count();
+    if unreported > 0 {
         let total = Size(c.total_bytes);
-        return format!("Capacity  {total} raw; {untold} devices have not reported what they hold");
+        return format!(
+            "Capacity  {total} raw; {unreported} devices have not reported what they hold"
+        );
     }
     format!(
         "Capacity  {} raw: {} protected, {} degraded, {} failed",

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn earlier_addresses_are_kept_unless_somebody_has_them() {
+    fn earlier_addresses_are_kept_unless_they_are_in_use() {
         let earlier = super::free(3).unwrap();
         let _stranger = std::net::TcpListener::bind(earlier[1]).unwrap();
         let asked = [Some(earlier[0]), Some(earlier[1]), None, Some(earlier[2])];

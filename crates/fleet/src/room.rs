@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_not_there_yet_needs_room() {
+    fn only_missing_files_need_space() {
         let file = std::env::temp_dir().join(format!("gabion-room-{}", std::process::id()));
         files::write(&file, vec![1; 1 << 20]).unwrap();
         assert_eq!(warnings(&[(file.clone(), 1 << 20)]), Vec::<String>::new());

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_and_newer_directories_are_left_alone() {
+    fn foreign_and_newer_directories_are_not_touched() {
         let path = temp("statedir");
         assert!(StateDir::open(&path).is_err(), "not there");
         let dir = StateDir::create(&path).unwrap();

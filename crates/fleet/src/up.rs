@@ -493,6 +493,7 @@ fn write_configs(dir: &StateDir, plan: &Plan, args: &UpArgs) -> Result<Vec<Strin
             .or_else(|| kept.as_ref().map(|kept| kept.iscsi_sectors))
             .unwrap_or_default(),
         nvme: args.nvme.into_iter().collect(),
+        nvme_secrets: kept.as_ref().and_then(|kept| kept.nvme_secrets.clone()),
         backend,
         tcp_only,
         spin_us,

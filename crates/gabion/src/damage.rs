@@ -351,7 +351,7 @@ mod tests {
     use wire::control::LostRange;
 
     #[test]
-    fn ranges_are_exactly_the_units_of_groups_that_nobody_serves() {
+    fn ranges_are_exactly_the_units_of_unserved_groups() {
         let group =
             |group, why: Unserved| UnservedGroup { group, why: why as i32, ..Default::default() };
         let damage = VolumeDamage {

@@ -247,6 +247,65 @@ mod tests {
         assert_eq!([at(1), at(2), at(3)], [3, 0, 3], "what is around the damage is there");
     }
 
+    /// Number of groups in a full area of records. Group 9 is one of them.
+    const GROUPS: usize = 10;
+
+    /// Fills the area of records to its last entry, as builds up to 4680bb2 could: it lists the
+    /// last write of each client in each group, without a bound. The next checkpoint of such a
+    /// build failed, and so did each further mount. Returns the number of entries.
+    fn fill_records(bytes: &mut [u8]) -> usize {
+        let size = bytes.len() as u64;
+        let field = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+        let area =
+            store::durable::layout::Layout::new(size).unwrap().records[field(64) as usize & 1];
+        let entries = (area.len as usize - GROUPS * 32) / 72;
+        let mut records: Vec<u8> = Vec::new();
+        for group in 0..GROUPS {
+            let clients: Vec<usize> = (0..entries).filter(|n| n % GROUPS == group).collect();
+            records.extend([group as u32 + 1, 0].map(u32::to_le_bytes).concat());
+            records.extend([5u64, 4].map(u64::to_le_bytes).concat());
+            records.extend([0, clients.len() as u32].map(u32::to_le_bytes).concat());
+            for n in clients {
+                let client = 100 + (n / GROUPS) as u32;
+                records.extend([client, 0].map(u32::to_le_bytes).concat());
+                records.extend([1u64, 50, 50].map(u64::to_le_bytes).concat()); // incarnation, seq, floor
+                records.extend([3u32, 1].map(u32::to_le_bytes).concat()); // volume, unit
+                records.extend([1u64, 0, 0, 0].map(u64::to_le_bytes).concat()); // blocks
+            }
+        }
+        assert!(records.len() as u64 + 72 > area.len, "not one more entry has room");
+        bytes[area.at as usize..][..records.len()].copy_from_slice(&records);
+        for at in store::durable::layout::Layout::superblocks(size) {
+            let superblock = &mut bytes[at as usize..][..512];
+            superblock[104..112].copy_from_slice(&(records.len() as u64).to_le_bytes());
+            superblock[112..116].copy_from_slice(&base::crc::crc32c(&records).to_le_bytes());
+            superblock[12..16].fill(0);
+            let crc = base::crc::crc32c(superblock);
+            superblock[12..16].copy_from_slice(&crc.to_le_bytes());
+        }
+        entries
+    }
+
+    #[test]
+    fn a_device_that_an_earlier_build_filled_up_is_read() {
+        let dir = Dir::new("full");
+        let (path, out) = (dir.0.join("disk"), dir.0.join("out"));
+        drop(device(&path));
+        let mut bytes = std::fs::read(&path).unwrap();
+        let entries = fill_records(&mut bytes);
+        std::fs::write(&path, &bytes).unwrap();
+        let (copies, mut device) = mounted(&path);
+        assert!(copies.damaged().is_empty());
+        let most = device.store().executed_most();
+        assert!(entries > 4 * most && device.store().executed_len() <= most, "{entries}, {most}");
+        assert_eq!(verify::run(&mut device, &path, &copies, true).unwrap(), Exit::Ok);
+        assert_eq!(export::run(&mut device, VolumeId(3), &out, true).unwrap(), Exit::Ok);
+        assert_eq!(std::fs::read(&out).unwrap()[4 * UNIT as usize + 4096], 3);
+        let args = InspectArgs { device: path.clone(), json: true, what: None };
+        assert_eq!(show(&args, 16 << 20, &copies, Ok(device)).unwrap(), Exit::Ok);
+        assert!(std::fs::read(&path).unwrap() == bytes, "not a byte has changed");
+    }
+
     #[test]
     fn devices_that_cannot_be_used_are_told_apart() {
         let dir = Dir::new("refused");

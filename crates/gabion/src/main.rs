@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_about_what_runs_here_are_told_from_those_about_any_cluster() {
+    fn commands_about_local_processes_and_about_any_cluster_are_distinguished() {
         let local = |line: &str| {
             let words = std::iter::once("gabion").chain(line.split(' '));
             Cli::try_parse_from(words).expect(line).command.is_local()

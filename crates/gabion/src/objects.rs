@@ -255,7 +255,7 @@ pub(crate) fn system(target: &Target, command: &SystemCommand) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// Formats the cluster's level, and who knows how much of what comes next.
+/// Formats the cluster's level, and the release, levels and protocol versions of each process.
 fn levels(report: &Report) -> String {
     let mdm = report.mdm.iter().map(|m| (&m.build, "MDM", &m.name));
     let sds = report.sds.iter().map(|s| (&s.build, "SDS", &s.name));

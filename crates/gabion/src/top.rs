@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_count_is_kept_to() {
+    fn the_number_of_rounds_is_respected() {
         let count = |mut left| (0..5).take_while(|_| goes_on(&mut left)).count();
         assert_eq!([count(Some(0)), count(Some(3)), count(None)], [0, 3, 5]);
     }

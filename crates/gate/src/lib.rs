@@ -1,5 +1,5 @@
 //! A whole cluster in one thread, for counting instructions: the shipped nodes with a minimal
-//! driver.
+//! driver. And the sessions of hosts, each without a cluster (`host.rs`).
 //!
 //! `main.rs` has what is counted; `cargo xtask gate` compares the counts with the committed
 //! baseline.
@@ -15,7 +15,9 @@
 
 mod cluster;
 mod disk;
+mod host;
 mod place;
 
 pub use cluster::{Cluster, OPERATIONS, Who};
+pub use host::{Host, Iscsi, Nbd, Nvme, Protocol, Turn};
 pub use place::Place;

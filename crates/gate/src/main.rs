@@ -8,7 +8,7 @@
 
 use base::{GroupId, Limits, Map};
 use gate::Who::{self, Primary, Sdc, Secondary};
-use gate::{Cluster, OPERATIONS};
+use gate::{Cluster, Host, Iscsi, Nbd, Nvme, OPERATIONS, Protocol};
 use seam::BlockKind::{self, Read, Write};
 use seam::{BufPool, Framer, Framing};
 use std::hint::black_box;
@@ -18,7 +18,7 @@ use wire::{PeerFramer, message};
 const BLOCK: usize = 4096;
 
 /// All measurements, by the names that the baseline has.
-const ALL: [(&str, fn()); 23] = [
+const ALL: [(&str, fn()); 29] = [
     ("head_in.check_and_read", || count(headers(), head_in)),
     ("head_out.seal", || count((), head_out)),
     ("checksum.of_4k", || count(vec![7; BLOCK], checksum)),
@@ -43,6 +43,13 @@ const ALL: [(&str, fn()); 23] = [
     ("batched.write_4k", || count(cluster(Write), batched)),
     ("alone.read_4k", || count(cluster(Read), alone)),
     ("alone.write_4k", || count(cluster(Write), alone)),
+    // The session of a host alone, from the frame of a request to its answer.
+    ("nbd.read_4k", || count(host::<Nbd>(Read), session)),
+    ("nbd.write_4k", || count(host::<Nbd>(Write), session)),
+    ("iscsi.read_4k", || count(host::<Iscsi>(Read), session)),
+    ("iscsi.write_4k", || count(host::<Iscsi>(Write), session)),
+    ("nvme.read_4k", || count(host::<Nvme>(Read), session)),
+    ("nvme.write_4k", || count(host::<Nvme>(Write), session)),
     ("idle.beacon_period", || count(Box::new(Cluster::healthy()), idle)),
 ];
 
@@ -88,6 +95,11 @@ fn turn(kind: BlockKind, turns: &[Who]) {
 /// Returns a cluster with operations that are ready to begin.
 fn cluster(kind: BlockKind) -> Box<Cluster> {
     Box::new(Cluster::healthy().prepare(kind))
+}
+
+/// Returns a host with requests that are ready to begin.
+fn host<S: Protocol>(kind: BlockKind) -> Box<Host<S>> {
+    Box::new(Host::ready(kind))
 }
 
 fn read(op: u64) -> message::Read {
@@ -188,6 +200,12 @@ fn batched(mut cluster: Box<Cluster>) -> Box<Cluster> {
 fn alone(mut cluster: Box<Cluster>) -> Box<Cluster> {
     cluster.alone();
     cluster
+}
+
+// The requests of a host at once, and then their results.
+fn session<S: Protocol>(mut host: Box<Host<S>>) -> Box<Host<S>> {
+    host.serve();
+    host
 }
 
 // The work of all nodes in one beacon period without I/O: two beacons, two grants, heartbeats.

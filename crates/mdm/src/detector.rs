@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_told_once_and_in_time() {
+    fn silence_is_reported_once_and_in_time() {
         let mut d = detector();
         let mut told = Vec::new();
         for ms in (200..3000).step_by(200) {
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stands_still_for_the_time_of_silence_is_kept_while_its_host_answers() {
+    fn a_paused_server_is_kept_while_its_host_answers() {
         let told = |answers: bool| {
             let mut d = detector();
             d.heard(at(10), DEV, LIFE);
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_of_many_are_lost_and_many_at_once_are_not() {
+    fn a_few_silent_servers_are_lost_and_many_at_once_are_not() {
         for (silent, told) in [(2, 2), (3, 0)] {
             let mut d = Detector::new(&Limits::SHIPPED);
             d.silent(at(0));
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn a_detector_that_hears_nobody_suspects_itself() {
+    fn a_detector_that_hears_no_server_suspects_itself() {
         let mut d = detector();
         for ms in (200..5000).step_by(200) {
             assert_eq!(d.silent(at(ms)), []);
@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_silent_and_in_the_way_is_lost_although_nobody_is_heard() {
+    fn a_silent_device_whose_place_is_needed_is_lost_although_no_server_is_heard() {
         let mut d = detector();
         for ms in (200..5000).step_by(200) {
             assert_eq!(d.silent(at(ms)), []);
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_lost_as_somebody_asks_for_its_place_counts_for_what_is_believable() {
+    fn a_device_lost_because_its_place_is_needed_counts_towards_the_limit() {
         let mut d = Detector::new(&Limits::SHIPPED);
         d.silent(at(0));
         (0..10).for_each(|i| d.watch(at(0), DeviceId(i), SdsId(i), LIFE));
@@ -552,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn who_refused_dials_while_it_lived_is_not_dead_because_it_refuses_one() {
+    fn a_device_that_refused_dials_while_alive_is_not_dead_because_of_a_refusal() {
         let mut d = detector();
         let dead = Some(Verdict { device: DEV, incarnation: LIFE, dead: true });
         let refused = |d: &mut Detector, ms: u64| {
@@ -583,7 +583,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sign_of_life_takes_the_verdict_back() {
+    fn a_sign_of_life_withdraws_the_verdict() {
         let mut d = detector();
         let verdict = Verdict { device: DEV, incarnation: LIFE, dead: false };
         (400..=1000).step_by(200).for_each(|ms| drop(round(&mut d, ms)));
@@ -598,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_that_was_taken_back_counts_against_nobody_else() {
+    fn a_withdrawn_verdict_does_not_count_towards_the_limit() {
         let mut d = detector();
         let told: Vec<Verdict> =
             (200..=1000).step_by(200).flat_map(|ms| round(&mut d, ms)).collect();
@@ -613,7 +613,7 @@ mod tests {
         assert_eq!((later, d.is_held_back()), (Vec::from([OTHER]), false));
     }
     #[test]
-    fn who_was_removed_counts_against_nobody_else() {
+    fn a_removed_device_does_not_count_towards_the_limit() {
         // Two units: the first has another device, which lives.
         let mate = DeviceId(3);
         for removed in [false, true] {

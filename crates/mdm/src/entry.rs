@@ -155,7 +155,7 @@ mod tests {
     use crate::command::{self, FormCluster, SetLevel};
 
     #[test]
-    fn what_is_decided_comes_back_and_an_unknown_command_is_noticed() {
+    fn entries_survive_encoding_and_an_unknown_command_is_noticed() {
         let mut commands = Commands::default();
         assert!(commands.is_empty());
         assert!(commands.push(&Command::FormCluster(FormCluster { cluster: 7 }), 1));

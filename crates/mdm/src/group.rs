@@ -289,7 +289,10 @@ impl Group {
                 self.leaving.is_none() || self.replicas.len() == 3,
                 "a replica leaves, and none is to come",
             ),
-            (self.joiners.iter().all(|d| Some(*d) != self.leaving), "who leaves joins"),
+            (
+                self.joiners.iter().all(|d| Some(*d) != self.leaving),
+                "the leaving replica is a joiner",
+            ),
             (
                 self.in_sync.iter().all(|d| self.replicas.contains(d)),
                 "an in-sync device is no replica",
@@ -300,7 +303,7 @@ impl Group {
             (self.primary.is_none_or(|p| self.in_sync.contains(&p)), "the primary is not in sync"),
             (self.primary.is_none_or(up), "the primary is down"),
             (self.primary.is_some() || self.joiners.is_empty(), "a joiner without a primary"),
-            (self.primary.is_some() || !self.in_sync.iter().any(|d| up(*d)), "nobody leads"),
+            (self.primary.is_some() || !self.in_sync.iter().any(|d| up(*d)), "no replica leads"),
             (self.lost == self.in_sync.is_empty(), "lost and in sync, or neither"),
         ];
         held.iter().find(|(ok, _)| !ok).map_or(Ok(()), |(_, what)| Err(what))

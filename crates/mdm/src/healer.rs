@@ -4,7 +4,7 @@
 //! heartbeats into one command with all changes that are due, group by group, each compared with
 //! the group's epoch (rule R4). Between rounds it remembers only since when devices have been away,
 //! which dropped replicas may still serve, how many groups were moving after its last plan to
-//! level, and when to look again. So a new leader continues from the replicated state.
+//! rebalance, and when to look again. So a new leader continues from the replicated state.
 //!
 //! In order of importance, it:
 //! 1. ends moves that are complete or have become pointless;
@@ -13,7 +13,7 @@
 //! 3. hands over the groups that servers in maintenance lead;
 //! 4. moves copies off devices that are to be removed, and off fault units that have both copies of
 //!    a group;
-//! 5. levels the devices.
+//! 5. rebalances the devices.
 //!
 //! Invariants:
 //! - A bounded number of groups moves at a time, per device and in all.
@@ -55,19 +55,19 @@ pub struct Healer {
     departures: Departures,
     /// Domains in which nothing is rebuilt, because too many of their servers are away.
     held_back: BTreeSet<DomainId>,
-    /// The map version at which there was nothing to level.
-    level: MapVersion,
-    /// No new plan to level is made before this time, after a plan could not be carried out.
-    level_at: Time,
-    /// Number of groups that were moving after the last plan to level. The next plan is made when a
-    /// quarter of them is done. A later plan would leave devices idle, and an earlier one costs
-    /// more, because each plan weighs all groups.
+    /// The map version at which all devices were balanced.
+    balanced: MapVersion,
+    /// After a plan could not be carried out: the time of the next plan to rebalance.
+    rebalance_at: Time,
+    /// Number of groups that were moving after the last plan to rebalance. The next plan is made
+    /// when a quarter of them is done. A later plan would leave devices idle, and an earlier one
+    /// costs more, because each plan weighs all groups.
     wave: usize,
 }
 
-/// The result of an attempt to level.
+/// The result of an attempt to rebalance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Level {
+enum Balance {
     /// There is nothing to do.
     Even,
     /// Something else comes first, or moves are under way, or a device that should take a copy was
@@ -122,16 +122,16 @@ impl Healer {
         round.hand_over();
         round.clear();
         let some_done = round.moving * 4 <= self.wave * 3;
-        if self.level < state.version && self.level_at <= now && some_done {
-            let level = round.level();
+        if self.balanced < state.version && self.rebalance_at <= now && some_done {
+            let balance = round.rebalance();
             self.wave = round.moving;
-            match level {
-                Level::Even => self.level = state.version,
-                Level::Stuck => self.level_at = now + limits.heartbeat_every * 10,
-                Level::Busy => {}
+            match balance {
+                Balance::Even => self.balanced = state.version,
+                Balance::Stuck => self.rebalance_at = now + limits.heartbeat_every * 10,
+                Balance::Busy => {}
             }
         }
-        let still = round.moving == 0 && self.level == state.version;
+        let still = round.moving == 0 && self.balanced == state.version;
         let commands = round.commands();
         let missed = |id: &DeviceId| !state.groups_of(*id).is_empty();
         let leaves = state.devices.values().any(|d| d.intent.empties());
@@ -452,9 +452,9 @@ impl<'a> Round<'a> {
         true
     }
 
-    /// Levels the devices, if only moves that level are left to do. A copy under way counts at its
+    /// Rebalances the devices, if no other moves are left to do. A copy under way counts at its
     /// destination.
-    fn level(&mut self) -> Level {
+    fn rebalance(&mut self) -> Balance {
         let state = self.state;
         let busy = |(id, g): (&GroupId, &Group)| !g.is_whole() && (!g.lost || state.is_used(*id));
         // A device that is away and has no groups left is not waited for: it may never come back.
@@ -467,9 +467,9 @@ impl<'a> Round<'a> {
         let leaves = !state.devices.values().all(stays);
         let begun = self.shapes.values().any(|shape| shape.leaving != 0);
         if away || leaves || begun || state.groups.iter().any(busy) {
-            return Level::Busy;
+            return Balance::Busy;
         }
-        let plan = Loads::level(state);
+        let plan = Loads::rebalance(state);
         for m in &plan.moves {
             let group = &state.groups[&m.group];
             if group.leaving.is_none() && self.rooms().fits(state, m.group, m.to, false) {
@@ -477,7 +477,7 @@ impl<'a> Round<'a> {
             }
         }
         if self.moving > 0 {
-            return Level::Busy;
+            return Balance::Busy;
         }
         // A change of primaries takes a moment only, but each one holds I/O for that long.
         for id in
@@ -487,12 +487,12 @@ impl<'a> Round<'a> {
             self.shape(*id, replicas, None);
         }
         match () {
-            () if !self.shapes.is_empty() => Level::Busy,
-            () if plan.moves.is_empty() => Level::Even,
+            () if !self.shapes.is_empty() => Balance::Busy,
+            () if plan.moves.is_empty() => Balance::Even,
             () if plan.moves.iter().any(|m| self.rooms().is_awaited(state, m.group, m.to)) => {
-                Level::Busy
+                Balance::Busy
             }
-            () => Level::Stuck,
+            () => Balance::Stuck,
         }
     }
 }

@@ -22,7 +22,8 @@ impl IdSet {
             self.0.remove(&begin);
             (from, to) = (from.min(begin), to.max(end));
         }
-        self.0.insert(from, to);
+        let former = self.0.insert(from, to);
+        assert!(former.is_none(), "ranges neither touch nor overlap");
     }
 
     /// Returns true if this number is in the set.
@@ -43,7 +44,7 @@ mod tests {
     use alloc::vec::Vec;
 
     #[test]
-    fn it_is_a_set_of_as_few_ranges_as_there_can_be() {
+    fn the_set_has_the_fewest_possible_ranges() {
         let mut random = base::Prng::new(3);
         for _ in 0..200 {
             let (mut set, mut all) = (IdSet::default(), BTreeSet::new());

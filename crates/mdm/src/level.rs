@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_without_somebody_means_who_is_down() {
+    fn an_order_without_a_server_needs_all_its_processes_down() {
         let state = State::new();
         // One process of the server is down, the other one is not.
         let all = [

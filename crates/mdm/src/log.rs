@@ -135,7 +135,7 @@ pub enum LogError {
     Damaged {
         /// Byte offset of the damage.
         at: u64,
-        /// What is damaged.
+        /// The damaged part.
         what: &'static str,
     },
     /// An image or record cannot be understood.
@@ -144,7 +144,7 @@ pub enum LogError {
          run the build that wrote it, or a newer one"
     )]
     Unknown {
-        /// What was found.
+        /// The content that was found.
         what: String,
     },
 }
@@ -304,6 +304,8 @@ impl Log {
     /// A batch holds at least one record and at most [`BATCH_MAX`] bytes ([`Batch`] counts them).
     pub fn append(&mut self, batch: Batch) {
         assert!(self.is_idle() && !self.wants_switch(), "a batch or an image is under way or due");
+        assert!(self.todo.is_empty() && self.busy.is_none(), "the last batch is durable");
+        assert!(!batch.is_empty(), "a batch has a record");
         let count = u64::from(batch.count());
         let (data, crc) = write_batch(batch, self.chain, self.generation, self.next_number);
         let len = data.len() as u64;
@@ -318,6 +320,7 @@ impl Log {
     /// must contain everything that was appended.
     pub fn switch(&mut self, body: &[u8]) {
         assert!(self.is_idle(), "a batch or an image is under way");
+        assert!(self.todo.is_empty() && self.busy.is_none(), "the last batch is durable");
         self.next_number = 1;
         self.unsure = false;
         assert!(body.len() as u64 <= IMAGE_MAX, "an image leaves its area room for batches");

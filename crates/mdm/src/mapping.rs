@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_back_gets_a_new_number_and_who_stays_keeps_its_own() {
+    fn a_client_that_is_mapped_again_gets_a_new_generation_and_others_keep_theirs() {
         use Access::{ReadOnly, ReadWrite};
         let all = Mapping::everyone(1);
         let (both, n) = all.replaced(&only(&[(A, ReadWrite), (B, ReadWrite)]), 1);

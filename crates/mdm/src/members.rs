@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_removed_whom_the_others_need() {
+    fn no_member_is_removed_that_the_majority_needs() {
         let m = members(&[("a", false), ("b", false), ("t", true)]);
         let all = |_| Some(Voter::Heard);
         assert_eq!(m.remove_command("x", all), Err(Refused::NoMdm("x".into())));
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_not_heard_yet_is_not_taken_for_one_that_is_down() {
+    fn a_member_that_was_not_heard_yet_does_not_count_as_down() {
         let m = members(&[("a", false), ("b", false), ("t", true)]);
         // Just after an election the leader has heard none of the others, or not all of them.
         let only_a = |id| Some(if id == 1 { Voter::Heard } else { Voter::Unclear });
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn who_never_came_goes_again_and_helps_nobody() {
+    fn a_member_that_never_joined_can_be_removed_and_adds_nothing_to_a_majority() {
         let m = members(&[("a", false), ("gone", false)]);
         let only_a = |id| (id == 1).then_some(Voter::Heard);
         assert_eq!(m.remove_command("gone", only_a), Ok(RemoveMdm { id: 2 }));

@@ -11,7 +11,7 @@ use wire::control::{BuildInfo, Heartbeat};
 /// Time over which the resync rate is measured.
 const WINDOW: Duration = Duration::from_secs(3);
 
-/// What this MDM has heard of one process since its own start.
+/// Reports of one process that this MDM has heard since its own start.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     /// True while it has a session.
@@ -89,7 +89,7 @@ impl Seen {
     }
 }
 
-/// What this MDM has heard of all devices and clients.
+/// Reports of all devices and clients that this MDM has heard.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
     /// By device.
@@ -117,7 +117,7 @@ impl Observed {
 
     /// Returns how long this device is still held out because it came and went too often.
     pub fn quarantine(&self, device: DeviceId, now: Time) -> Duration {
-        self.devices.get(&device).map_or(Duration::ZERO, |seen| seen.quarantine.left(now))
+        self.devices.get(&device).map_or(Duration::ZERO, |seen| seen.quarantine.remaining(now))
     }
 
     /// Returns true if this device takes part in nothing now: it is held out, or the other servers

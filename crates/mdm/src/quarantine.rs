@@ -22,21 +22,21 @@ const MOST: u32 = 128;
 pub struct Quarantine {
     /// How often it left.
     count: u32,
-    went: Option<Time>,
+    left_at: Option<Time>,
     until: Option<Time>,
 }
 
 impl Quarantine {
     /// Records that the device left. `first` is the length of the first quarantine; with zero,
     /// there are none.
-    pub fn went(&mut self, now: Time, first: Duration) {
-        let forgiven = self.went.is_none_or(|at| now.since(at) >= first * MOST);
+    pub fn left(&mut self, now: Time, first: Duration) {
+        let forgiven = self.left_at.is_none_or(|at| now.since(at) >= first * MOST);
         self.count = if forgiven { 1 } else { self.count.saturating_add(1) };
-        self.went = Some(now);
+        self.left_at = Some(now);
     }
 
     /// Records that the device came back. Returns the length of its quarantine, if there is one.
-    pub fn came(&mut self, now: Time, first: Duration) -> Option<Duration> {
+    pub fn returned(&mut self, now: Time, first: Duration) -> Option<Duration> {
         let times = self.count.checked_sub(FREE + 1)?;
         let long = first * 1_u32.checked_shl(times).unwrap_or(MOST).min(MOST);
         self.until = Some(now + long);
@@ -45,12 +45,12 @@ impl Quarantine {
 
     /// Records that the device is ejected for being slow. When it comes back, it is held out for
     /// long enough that its copies are rebuilt elsewhere, and longer each time.
-    pub fn sent_away(&mut self) {
+    pub fn ejected(&mut self) {
         self.count = self.count.max(SENT_AWAY);
     }
 
     /// Returns how long the device is still held out; zero if it is not.
-    pub fn left(&self, now: Time) -> Duration {
+    pub fn remaining(&self, now: Time) -> Duration {
         self.until.map_or(Duration::ZERO, |until| until.since(now))
     }
 }
@@ -65,11 +65,11 @@ mod tests {
         let mut q = Quarantine::default();
         let mut flap = |q: &mut Quarantine, stays: u64| {
             now = now + Duration::from_secs(stays);
-            q.went(now, first);
+            q.left(now, first);
             now = now + Duration::from_secs(1);
-            let long = q.came(now, first);
-            assert_eq!(q.left(now), long.unwrap_or_default());
-            assert_eq!(q.left(now + Duration::from_secs(3600)), Duration::ZERO);
+            let long = q.returned(now, first);
+            assert_eq!(q.remaining(now), long.unwrap_or_default());
+            assert_eq!(q.remaining(now + Duration::from_secs(3600)), Duration::ZERO);
             long.map_or(0, |d| d.as_secs())
         };
         let held: [u64; 7] = core::array::from_fn(|_| flap(&mut q, 30));
@@ -79,24 +79,24 @@ mod tests {
     }
 
     #[test]
-    fn who_is_sent_away_is_held_out_at_once_and_longer_each_time() {
+    fn an_ejected_device_is_held_out_at_once_and_longer_each_time() {
         let first = Duration::from_secs(5);
         let mut q = Quarantine::default();
         for (at, seconds) in [(1, 80), (200, 160), (500, 320)] {
-            q.went(Time(at * 1_000_000_000), first);
-            q.sent_away();
-            let long = q.came(Time(at * 1_000_000_000), first);
+            q.left(Time(at * 1_000_000_000), first);
+            q.ejected();
+            let long = q.returned(Time(at * 1_000_000_000), first);
             assert_eq!(long, Some(Duration::from_secs(seconds)));
         }
     }
 
     #[test]
-    fn without_a_length_nobody_is_held_out() {
+    fn without_a_length_no_device_is_held_out() {
         let mut q = Quarantine::default();
         for n in 0..100 {
-            q.went(Time(n), Duration::ZERO);
-            assert_eq!(q.came(Time(n), Duration::ZERO), None);
+            q.left(Time(n), Duration::ZERO);
+            assert_eq!(q.returned(Time(n), Duration::ZERO), None);
         }
-        assert_eq!(q.left(Time(0)), Duration::ZERO);
+        assert_eq!(q.remaining(Time(0)), Duration::ZERO);
     }
 }

@@ -23,7 +23,7 @@ const LASTS: u32 = 5;
 /// The most devices in one report: more than a device shares groups with.
 const NAMED: usize = 1024;
 
-/// What one device has reported.
+/// The reports of one device.
 #[derive(Debug, Default)]
 struct Word {
     /// When it reported last.
@@ -55,7 +55,7 @@ pub fn patience(limits: &Limits) -> Duration {
 
 impl Reach {
     /// Records a report of all devices that this device cannot reach now.
-    pub fn told(&mut self, now: Time, by: DeviceId, unreached: &[u32], limits: &Limits) {
+    pub fn report(&mut self, now: Time, by: DeviceId, unreached: &[u32], limits: &Limits) {
         if unreached.is_empty() && !self.words.contains_key(&by) {
             return;
         }
@@ -249,7 +249,7 @@ mod tests {
         let mut found = BTreeSet::new();
         for at in (1000..2400).step_by(200) {
             for (by, unreached) in words {
-                reach.told(ms(at), DeviceId(*by), unreached, &LIMITS);
+                reach.report(ms(at), DeviceId(*by), unreached, &LIMITS);
             }
             found = reach.look(ms(at + 100), state, &LIMITS).unwrap_or_default();
         }
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn where_all_lines_meet_is_who_is_cut_off() {
+    fn the_device_that_all_broken_paths_share_is_cut_off() {
         let four = cluster(4, 1);
         let told_by_all = [(1, &[2, 3, 4][..]), (2, &[1]), (3, &[1]), (4, &[1])];
         let (reach, cut) = found(&four, &told_by_all);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn where_one_word_stands_against_another_the_leader_counts() {
+    fn when_reports_contradict_each_other_the_primary_s_counts() {
         let four = cluster(4, 1);
         // One broken path; two halves that cannot reach each other; no device reaches any other.
         let halves: [(u32, &[u32]); 4] = [(1, &[3, 4]), (2, &[3, 4]), (3, &[1, 2]), (4, &[1, 2])];
@@ -299,7 +299,7 @@ mod tests {
         let end = at + LIMITS.rebuild_after;
         while reach.parted().is_empty() {
             assert!(at < end);
-            reach.told(at, DeviceId(1), &[2], &LIMITS);
+            reach.report(at, DeviceId(1), &[2], &LIMITS);
             at = at + LIMITS.heartbeat_every;
             reach.look(at, state, &LIMITS);
         }
@@ -312,7 +312,7 @@ mod tests {
     fn a_path_that_stays_broken_is_reported_but_not_by_a_device_that_is_cut_off() {
         let four = cluster(4, 1);
         let (mut reach, at) = parted(&four);
-        reach.told(at, DeviceId(1), &[2, 3, 4], &LIMITS);
+        reach.report(at, DeviceId(1), &[2, 3, 4], &LIMITS);
         reach.look(at + LIMITS.heartbeat_every, &four, &LIMITS);
         assert!(reach.parted().is_empty(), "device 1 is cut off");
     }
@@ -322,7 +322,7 @@ mod tests {
         let four = cluster(4, 1);
         let (mut reach, at) = parted(&four);
         // The group has another replica, so its primary has nothing to report any more.
-        reach.told(at, DeviceId(1), &[], &LIMITS);
+        reach.report(at, DeviceId(1), &[], &LIMITS);
         let long = LIMITS.suspect_after + patience(&LIMITS);
         reach.look(at + long, &four, &LIMITS);
         assert_eq!(reach.parted().len(), 1);
@@ -346,25 +346,25 @@ mod tests {
     }
 
     #[test]
-    fn nothing_counts_before_all_could_tell_and_it_ends_when_one_is_reached() {
+    fn reports_count_after_all_had_time_to_report_and_end_when_one_reaches_the_device() {
         let four = cluster(4, 1);
         let mut reach = Reach::default();
         assert_eq!(reach.look(ms(1), &four, &LIMITS), None);
-        reach.told(ms(1000), DeviceId(1), &[2, 3], &LIMITS);
+        reach.report(ms(1000), DeviceId(1), &[2, 3], &LIMITS);
         assert_eq!(reach.look(ms(1050), &four, &LIMITS), None, "there is nothing to look at yet");
         assert_eq!(reach.look(ms(1500), &four, &LIMITS), Some(BTreeSet::new()));
         assert!(!reach.counts(DeviceId(1), DeviceId(2), &LIMITS));
-        reach.told(ms(1800), DeviceId(1), &[2, 3], &LIMITS);
+        reach.report(ms(1800), DeviceId(1), &[2, 3], &LIMITS);
         assert_eq!(reach.look(ms(1990), &four, &LIMITS), Some(BTreeSet::new()), "one may be slow");
         assert_eq!(reach.look(ms(2100), &four, &LIMITS), Some([DeviceId(1)].into()));
         // It is taken out, and no device sends to it: it counts as cut off for a while.
-        reach.told(ms(2200), DeviceId(1), &[], &LIMITS);
+        reach.report(ms(2200), DeviceId(1), &[], &LIMITS);
         assert_eq!(reach.look(ms(4000), &four, &LIMITS), Some([DeviceId(1)].into()));
         reach.reached(ms(4001), DeviceId(3), DeviceId(1));
         assert_eq!(reach.look(ms(4001), &four, &LIMITS), Some(BTreeSet::new()));
         assert_eq!(reach.wake_at(), None, "and there is nothing to look at any more");
         // A device that stops reporting has no say.
-        reach.told(ms(5000), DeviceId(1), &[2, 3], &LIMITS);
+        reach.report(ms(5000), DeviceId(1), &[2, 3], &LIMITS);
         assert_eq!(reach.look(ms(6000), &four, &LIMITS), Some(BTreeSet::new()));
     }
 }

@@ -550,7 +550,7 @@ fn volumes(state: &State, reports: &DeviceReports) -> Reconcile {
     let newer = newest_map(state, reports);
     let told = || {
         device_report::lost_maps(state, reports)
-            .max_by_key(|m| m.told)
+            .max_by_key(|m| m.from_mdm)
             .filter(|_| state.recovery.open)
     };
     let Some(map) = newer.or_else(told) else { return change };
@@ -576,7 +576,7 @@ fn volumes(state: &State, reports: &DeviceReports) -> Reconcile {
     change.volumes = other.take_while(room).cloned().collect();
     change.generations = if change.volumes.is_empty() { 0 } else { GENERATIONS };
     // Servers pass on only volumes that exist. Only maps from MDMs tell which ones were deleted.
-    if let Some(map) = newest(state, reports, |m| m.told) {
+    if let Some(map) = newest(state, reports, |m| m.from_mdm) {
         let gone = |id: &&VolumeId| id.0 < map.next_volume && !map.volumes.contains_key(id);
         change.deleted = state.volumes.keys().filter(gone).take(VOLUMES).map(|id| id.0).collect();
     }

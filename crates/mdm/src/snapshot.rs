@@ -195,7 +195,7 @@ struct VolumeRecord {
     asked: Vec<AskedRecord>,
 }
 
-/// What a client has asked for last, of the reservations of a volume.
+/// The last change of a volume's reservations that a client has requested.
 #[derive(Clone, Copy, PartialEq, Message)]
 struct AskedRecord {
     #[prost(uint32, tag = "1")]
@@ -596,7 +596,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_open_recovery_of_an_earlier_build_knows_which_volumes_nobody_knows() {
+    fn an_open_recovery_of_an_earlier_build_keeps_the_list_of_unknown_volumes() {
         let unknown = |open| {
             let record = RecoveryRecord { open, volume: 5, ..RecoveryRecord::default() };
             recovery(record, 9).unknown

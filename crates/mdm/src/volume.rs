@@ -33,7 +33,7 @@ pub struct Volume {
     /// Groups whose part of the volume was lost, with the number of units that the volume had then:
     /// their blocks are errors to read until they are written.
     pub gaps: BTreeMap<GroupId, u32>,
-    /// Who has registered, and who shuts others out.
+    /// The registered hosts, and the reservation.
     pub reservations: Table,
     /// The last changes of these.
     pub asked: AllAsked,

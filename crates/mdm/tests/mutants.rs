@@ -8,6 +8,9 @@ mod balance;
 #[path = "all/common.rs"]
 #[allow(dead_code)] // A part of it is used here.
 mod common;
+#[path = "all/damage.rs"]
+#[allow(dead_code)] // One of its tests is used here.
+mod damage;
 #[path = "all/reserve.rs"]
 #[allow(dead_code)] // One of its tests is used here.
 mod reserve;
@@ -15,7 +18,7 @@ mod reserve;
 use base::mutant::{Mutant, choose};
 use base::{DeviceId, Incarnation, Limits, SdsId, Time};
 use common::{admit, down, join, pair, reshape, short, suspect, up};
-use mdm::command::{DeviceUp, Reconcile};
+use mdm::command::{AcceptLoss, DeviceUp, Reconcile, Shape};
 use mdm::detector::Detector;
 use mdm::members::Member;
 use mdm::recovery::{DeviceReport, DeviceReports};
@@ -46,7 +49,8 @@ fn every_mutant_is_caught() {
     mutants_break_the_rule_that_they_are_named_for();
     mutants_forget_what_a_lost_mdm_told();
     who_weighs_nothing_or_moves_twice_is_noticed();
-    who_does_a_change_twice_is_noticed();
+    notices(Mutant::ReserveAgain, reserve::a_change_that_comes_again_is_done_once);
+    notices(Mutant::ErrorsAsZeros, damage::lost_data_is_an_error_or_zeros_as_the_order_says);
     assert_eq!(dead_by_a_refusal(None), 5);
     assert_eq!(dead_by_a_refusal(Some(Mutant::BelieveAddress)), 6);
 }
@@ -106,11 +110,24 @@ fn mutants_break_the_rule_that_they_are_named_for() {
         (Mutant::OneFaultUnit, Durable, vec![twin(), reshape(1, 1, &[1, 3, 2], 2)], {
             (2, 1, vec![1, 2], vec![], false)
         }),
+        // The group came back before the decision did.
+        (
+            Mutant::AcceptServed,
+            Durable,
+            vec![up(3, 3, 13, Durable), accept(1, 1, &[3, 1])],
+            (2, 3, vec![3], vec![], false),
+        ),
     ];
     for (mutant, kind, commands, want) in cases {
         assert_eq!(run(Some(mutant), kind, &commands), want, "{mutant:?}");
         assert_ne!(run(None, kind, &commands), want, "{mutant:?} changes nothing");
     }
+}
+
+/// The operator's decision that a group starts again with these replicas.
+fn accept(group: u32, epoch: u64, replicas: &[u32]) -> Command {
+    let shape = Shape { group, epoch, replicas: replicas.to_vec(), ..Shape::default() };
+    Command::AcceptLoss(AcceptLoss { volumes: vec![1], groups: vec![shape], ..Default::default() })
 }
 
 /// Returns the incarnation that a refused dial proves dead. The dial asked about incarnation 5. The
@@ -165,13 +182,13 @@ fn mutants_forget_what_a_lost_mdm_told() {
     assert_eq!(waits_for(Some(Mutant::DoubtHidesDisks), false), [0; 0]);
 }
 
-fn who_does_a_change_twice_is_noticed() {
-    let test = reserve::a_change_that_comes_again_is_done_once;
+/// Checks that a test passes, and fails with this mutant.
+fn notices(mutant: Mutant, test: fn()) {
     test();
-    choose(Some(Mutant::ReserveAgain));
+    choose(Some(mutant));
     let caught = std::panic::catch_unwind(test).is_err();
     choose(None);
-    assert!(caught);
+    assert!(caught, "nobody notices {mutant:?}");
 }
 
 fn who_weighs_nothing_or_moves_twice_is_noticed() {

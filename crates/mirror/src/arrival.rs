@@ -84,7 +84,8 @@ impl Arrivals {
             let (key, _) = self.waiting.remove(place)?;
             let purpose = purpose(key)?;
             pace.begun(now, purpose);
-            self.running.insert(key, (purpose, now));
+            let former = self.running.insert(key, (purpose, now));
+            assert!(former.is_none(), "a copy that arrives is written once");
             return Some(key);
         }
         if mutant::on(Mutant::ForgetArrival) {

@@ -70,11 +70,11 @@ pub struct Turn<'a, M, T> {
     pub map: &'a M,
     /// Where buffers come from.
     pub pool: &'a BufPool,
-    /// What the owner has to do, in this order, before the next call about the same device.
+    /// The tasks of the owner, in this order, before the next call about the same device.
     pub out: &'a mut Vec<Action<T>>,
 }
 
-/// What the owner has to do.
+/// A task of the owner.
 #[derive(Debug)]
 pub enum Action<T> {
     /// Send this to a device whose link is up.

@@ -79,7 +79,7 @@ impl Replica {
 }
 
 impl Flows {
-    /// Takes over a group's configuration if it is newer than the newest known one. `told`: it
+    /// Takes over a group's configuration if it is newer than the newest known one. `from_mdm`: it
     /// comes from an MDM, and not only from another server. Returns false if that gives
     /// the loop nothing to do.
     pub(crate) fn configure<S: UnitStore>(
@@ -88,17 +88,19 @@ impl Flows {
         now: Time,
         group: GroupId,
         config: &GroupConfig,
-        told: bool,
+        from_mdm: bool,
         out: &mut Effects,
     ) -> bool {
         // Steps name no epoch.
         assert!(!shard.jobs.has_step(), "no step outlives its configuration");
-        match self.epochs.take(shard, now, group, config, told) {
+        match self.epochs.take(shard, now, group, config, from_mdm) {
             News::None => return false,
             News::Confirmed => self.epochs.enter_again(shard, &mut self.peers, now, group, out),
             News::New => {
                 self.end_epoch(shard, group, config, out);
                 let replica = shard.replicas.get_mut(group).expect("it was taken over");
+                let stopped = matches!(replica.role, Role::Out);
+                assert!(stopped, "a replica stops before it gets its next configuration");
                 replica.next = Some((config.clone(), shard.known.map()));
                 self.epochs.enter(shard, &mut self.peers, now, group, out);
             }
@@ -188,29 +190,29 @@ impl<S: UnitStore> Shard<S> {
 
 impl Epochs {
     /// Takes over a group's configuration if it is newer than the newest known one, or confirms it.
-    /// `told`: it comes from an MDM, and not only from another server.
+    /// `from_mdm`: it comes from an MDM, and not only from another server.
     fn take<S: UnitStore>(
         &mut self,
         shard: &mut Shard<S>,
         now: Time,
         group: GroupId,
         config: &GroupConfig,
-        told: bool,
+        from_mdm: bool,
     ) -> News {
         let member = config.replicas.contains(&shard.me);
         if !member && shard.replicas.get(group).is_none() {
             return News::None;
         }
-        if !told && !config.is_sound() {
+        if !from_mdm && !config.is_sound() {
             return News::None; // the other server is wrong
         }
         let replica = shard.replicas.get_or_new(group);
-        let news = replica.judge(config, told && shard.known.is_unsure(group));
+        let news = replica.judge(config, from_mdm && shard.known.is_unsure(group));
         match news {
             News::None => {}
             News::Confirmed => shard.known.heard_of(group, true),
             News::New => {
-                shard.known.heard_of(group, told);
+                shard.known.heard_of(group, from_mdm);
                 replica.remember_promises(config, shard.me, now, &shard.leases);
             }
         }
@@ -255,6 +257,8 @@ impl Epochs {
         let Some((config, map)) = replica.next.take() else { return };
         replica.enter(config, map, me);
         let config = &replica.config;
+        let new = replica.record.acted <= config.epoch || mutant::on(Mutant::ResumeSameEpoch);
+        assert!(new, "{group}: no replica acts in an epoch after a newer one (R2)");
         if !config.replicas.contains(&me) || mutant::on(Mutant::WipeReplica) && !acts {
             // A deletion can't be undone, so the configuration has to come from an MDM.
             if !shard.known.is_unsure(group) {
@@ -328,7 +332,10 @@ impl Epochs {
         let (epoch, alone) = (replica.config.epoch, replica.config.in_sync.len() == 1);
         let joiner = replica.config.joiners.first().copied();
         let replica = shard.replicas.get_mut(group).expect("as above");
+        assert!(replica.next.is_none(), "{group}: nothing is served under an old configuration");
         let primary = replica.primary().expect("only a primary gets active");
+        assert!(!primary.active, "{group}: a primary gets active once");
+        assert!(primary.sync.is_none(), "{group}: a primary gets active when it has settled (R6)");
         primary.active = true;
         out.note(Note::Active { group, epoch, alone });
         for key in core::mem::take(&mut primary.waiting_for_service) {

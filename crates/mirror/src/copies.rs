@@ -18,7 +18,7 @@ use crate::peers::Peers;
 use crate::replica::Role;
 use crate::shard::Shard;
 use alloc::collections::VecDeque;
-use base::{BLOCK, BlockSet, Duration, GroupId, Limits, Mutant, Time, mutant};
+use base::{BLOCK, BlockSet, Duration, GroupId, Limits, Lsn, Mutant, Time, mutant};
 use seam::{Buf, Effects, Note, UnitStore};
 
 /// How long to wait before a copy of unreadable blocks is tried once more.
@@ -88,6 +88,7 @@ impl Copies {
 
     /// Records that a copy has ended, with any result.
     pub(crate) fn ends(&mut self) {
+        assert!(self.running > 0, "a copy ends once");
         self.running -= 1;
         self.settled = false;
     }
@@ -132,6 +133,8 @@ impl Peers {
             }
             let (at, len) = (run.start * BLOCK, (run.end - run.start) * BLOCK);
             self.copies.begins();
+            let few = self.copies.running() <= Pace::most(&shard.limits);
+            assert!(few, "no more copies run than the limits allow");
             shard.pace.begun(now, purpose);
             let work = Copying { since: now, read: Duration::ZERO, lost: false };
             shard.queue(Op::new(group, unit, at, len, Work::Copy(work)));
@@ -195,6 +198,7 @@ impl Peers {
             // The joiner was cut off while the data was read. The next question starts over.
             return self.drop_copy(shard, key);
         }
+        assert!(op.lsn == Lsn(0), "a copy gets one place in the stream");
         op.lsn = primary.enter(key, to);
         op.sent = to;
         shard.send_operation(key, to, false, out);
@@ -218,7 +222,8 @@ impl Peers {
         out: &mut Effects,
     ) {
         let op = shard.ops.get(key).expect("the operation lives");
-        if op.lsn.0 == 0 || !op.acked.contains_all(op.sent) {
+        let one = !op.acked.is_empty() && mutant::on(Mutant::SealOneByOne);
+        if op.lsn.0 == 0 || !(one || op.acked.contains_all(op.sent)) {
             return;
         }
         let (group, lsn, sent, moved) = (op.group, op.lsn, op.sent, op.body.len() as u64);

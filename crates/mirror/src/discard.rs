@@ -33,6 +33,10 @@ impl Epochs {
         if empty || mutant::on(Mutant::KeepForeign) {
             return;
         }
+        let left = !replica.config.replicas.contains(&shard.me);
+        let left = left || mutant::on(Mutant::WipeReplica);
+        assert!(left, "{group}: content is deleted after this device left the group");
+        assert!(replica.local == 0 && replica.next.is_none(), "{group}: a deletion runs alone");
         replica.record.clean();
         replica.record.executed.clear();
         replica.record.base = Epoch(0);
@@ -57,6 +61,7 @@ impl Epochs {
         out: &mut Effects,
     ) {
         let Some(replica) = shard.replicas.get_mut(group) else { return };
+        assert!(replica.local > 0, "a deletion counts as a job");
         replica.local -= 1;
         self.enter(shard, peers, now, group, out);
     }

@@ -11,7 +11,7 @@ pub(crate) fn wire_entry(e: &ExecutedBlocks) -> Executed {
 }
 
 /// Converts a record of a frame to an entry. The record has no floor, so the entry has floor 0.
-pub(crate) fn told_entry(r: &Executed) -> ExecutedBlocks {
+pub(crate) fn list_entry(r: &Executed) -> ExecutedBlocks {
     let (sdc, incarnation, seq) = (r.sdc(), Incarnation(r.incarnation.get()), r.seq.get());
     let write = ClientWrite { sdc, incarnation, seq, floor: 0 };
     ExecutedBlocks { write, unit: r.key(), blocks: r.set() }
@@ -20,7 +20,7 @@ pub(crate) fn told_entry(r: &Executed) -> ExecutedBlocks {
 /// Creates a list from the records of a frame. Those without blocks tell of forgotten writes, and
 /// are left out.
 pub(crate) fn from_records(records: &[Executed], noted: &mut u64) -> ExecutedList {
-    ExecutedList::from_entries(records.iter().map(told_entry), noted)
+    ExecutedList::from_entries(records.iter().map(list_entry), noted)
 }
 
 /// Returns the answer to a write that a list does not admit.

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_not_needed_is_accused_no_more() {
+    fn a_peer_that_is_no_longer_needed_is_not_reported() {
         let mut failures = Failures::default();
         failures.accuse([3, 2, 3].map(DeviceId));
         assert!(failures.accused().eq([2, 3].map(DeviceId)) && !failures.is_here());

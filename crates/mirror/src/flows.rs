@@ -189,7 +189,9 @@ impl Flows {
     ) {
         let Finished { token: key, result, crc } = finished;
         let op = shard.ops.get_mut(key).expect("an operation lives while its job runs");
-        let repairing = core::mem::replace(&mut op.local, Local::Done) == Local::Repairing;
+        let before = core::mem::replace(&mut op.local, Local::Done);
+        let repairing = before == Local::Repairing;
+        assert!(repairing || before == Local::Running, "only a job that runs ends");
         let (unit, at, len) = (op.unit, op.at, op.len);
         let list = if repairing { None } else { op.list.take() };
         let (group, client, changes) = (op.group, op.client, op.work.changes_data());
@@ -197,6 +199,7 @@ impl Flows {
             self.secondaries.arrivals.end(now, &mut shard.pace, key, len);
         }
         let replica = shard.replicas.get_mut(group).expect("the operation's replica is here");
+        assert!(replica.local > 0, "the group counts its jobs");
         replica.local -= 1;
         let data = match result {
             Ok(_) if repairing => return self.repaired(shard, now, key, out),

@@ -6,7 +6,7 @@
 //! - Entries are numbered in the order in which they were listed, over all groups, so the oldest
 //!   ones are forgotten first.
 
-use crate::executed::{told_entry, wire_entry};
+use crate::executed::{list_entry, wire_entry};
 use crate::marks::change;
 use crate::op::{Op, Work};
 use crate::replicas::Replicas;
@@ -131,7 +131,7 @@ impl History {
         group: GroupId,
         told: &[Executed],
     ) {
-        let entries = told.iter().filter(|r| r.set().is_empty()).take(MARKERS).map(told_entry);
+        let entries = told.iter().filter(|r| r.set().is_empty()).take(MARKERS).map(list_entry);
         self.forget(store, group, entries);
     }
 
@@ -227,7 +227,7 @@ mod tests {
     use base::{Incarnation, SdcId};
 
     #[test]
-    fn what_a_list_has_no_room_for_is_forgotten_and_not_unknown() {
+    fn writes_beyond_the_length_of_a_list_are_forgotten_and_not_unknown() {
         let limits = Limits { executed_group: 2, executed_device: 64, ..Limits::TEST_MIN };
         let mut history = History::new(&limits, None);
         let (group, mut list) = (GroupId(1), ExecutedList::default());

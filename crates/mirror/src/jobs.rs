@@ -13,7 +13,7 @@ use wire::PeerLink;
 /// The low half of the token of a change. No operation has this index.
 const CHANGE: u64 = u32::MAX as u64;
 
-/// What continues when a change is durable.
+/// The step that continues when a change is durable.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum AfterChange {
     /// Entering the configuration of this epoch, as a joiner or not.
@@ -26,7 +26,7 @@ pub(crate) enum AfterChange {
     Discard,
 }
 
-/// What has to be done by a flow that the code at hand must not call.
+/// A task of a flow that the code at hand must not call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     /// Seal the peers of the group: nothing is in flight in its stream any more.
@@ -41,7 +41,7 @@ pub(crate) enum Step {
     Unreadable(u64, (u16, u16)),
 }
 
-/// What the loop does before it starts other operations.
+/// A step that the loop takes before it starts other operations.
 #[derive(Debug)]
 pub(crate) enum Task {
     /// A step. It is done before anything else.
@@ -75,7 +75,8 @@ impl Jobs {
     fn change(&mut self, now: Time, group: GroupId, after: AfterChange) -> u64 {
         self.count += 1;
         let token = self.count << 32 | CHANGE;
-        self.changes.insert(token, (group, after));
+        let former = self.changes.insert(token, (group, after));
+        assert!(former.is_none(), "each change has a token of its own");
         self.stopwatch.begins(now, token);
         token
     }

@@ -167,6 +167,10 @@ impl Leases {
         }
         let from = if mutant::on(Mutant::LeaseFromGrant) { now } else { sent.min(now) };
         held.until = held.until.max(from + self.lease);
+        assert!(
+            held.until <= now + self.lease,
+            "a lease never runs for longer than one lease (R3)"
+        );
     }
 
     /// Returns true while a lease from the device `of` lets this one read.
@@ -348,7 +352,7 @@ mod tests {
 
     /// Two processes of one server: the older one was paused, and continues with its lease.
     #[test]
-    fn what_a_newer_life_knows_ends_no_lease_of_an_older_one() {
+    fn the_map_of_a_newer_process_ends_no_lease_of_an_older_one() {
         let ms = |n: u64| Time(n * 1_000_000);
         let mut leases = Leases::new(ms(0), &Limits::SHIPPED);
         let (peer, map) = (DeviceId(2), MapVersion(2));

@@ -28,6 +28,8 @@ pub struct ListLengths {
     pub stream: usize,
     /// Bytes in flight to one replica.
     pub in_flight: usize,
+    /// Units in dirty sets that belong to volumes that exist.
+    pub dirty: usize,
     /// Units in dirty sets that belong to deleted volumes.
     pub gone: usize,
     /// Unanswered operations of clients.
@@ -39,8 +41,9 @@ pub struct ListLengths {
 }
 
 impl ListLengths {
-    /// Returns the largest values that [`Mirror::grown`] may return.
-    pub fn most(limits: &Limits) -> ListLengths {
+    /// Returns the largest values that [`Mirror::grown`] may return, if all volumes together have
+    /// this many units.
+    pub fn most(limits: &Limits, units: usize) -> ListLengths {
         let group = limits.executed_group as usize;
         // The bound, operations that were admitted before it was reached, the whole blocks that a
         // replica needs of each of these, and copies.
@@ -61,6 +64,7 @@ impl ListLengths {
             uncertain_in_sync: stream.max(crate::secondary::UNCERTAIN_MAX),
             stream,
             in_flight: crate::window::Windows::most(limits) as usize,
+            dirty: units,
             // The operations that were in flight when the volume was deleted.
             gone: stream,
             client_ops: limits.shard_ops as usize,
@@ -84,7 +88,10 @@ impl<S: UnitStore> Mirror<S> {
                 _ => 0,
             })
         };
-        let dirty = self.shard.replicas.values().flat_map(|r| r.record.dirty.iter());
+        let dirty = |gone| {
+            let all = self.shard.replicas.values().flat_map(|r| r.record.dirty.iter());
+            all.filter(|(unit, _)| self.shard.known.is_gone(unit.volume) == gone).count()
+        };
         ListLengths {
             executed: self.shard.replicas.executed_len(),
             executed_group: lists().map(ExecutedList::len).max().unwrap_or(0),
@@ -101,7 +108,8 @@ impl<S: UnitStore> Mirror<S> {
                 _ => 0,
             }),
             in_flight: self.shard.windows.most_flying() as usize,
-            gone: dirty.filter(|(unit, _)| self.shard.known.is_gone(unit.volume)).count(),
+            dirty: dirty(false),
+            gone: dirty(true),
             client_ops: self.shard.ops.load().ops() as usize,
             client_bytes: self.shard.ops.load().bytes() as usize,
             copies: self.flows.peers.copies.running() as usize,

@@ -15,7 +15,7 @@
 //! 5. A replica that is not in sync joins in the same way, while clients continue to write (R11).
 //!
 //! `docs/internals/protocol.md` describes the protocol and why it is safe, and
-//! `docs/internals/rules.md` the rules R1 to R16. The state machines here know neither connections
+//! `docs/internals/rules.md` the rules R1 to R18. The state machines here know neither connections
 //! nor disk formats: the owner of a [`Mirror`] tells it which link leads to which device, and gives
 //! it a [`seam::UnitStore`], the unit store.
 //!
@@ -32,6 +32,7 @@
 //! | `members` | the configuration of a group, and sets of its replicas | |
 //! | `replica`, `replicas` | one replica: its record, its role; all of them | R2, R5 |
 //! | `primary` | flow: operations of clients | R3, R8 |
+//! | `compare` | compare-and-write at a primary | R17 |
 //! | `progress` | when a write is acknowledged and leaves the stream | R1 |
 //! | `peers` | flow: the other replicas of groups that this device leads | R11 |
 //! | `sync`, `resync` | settle and join: the machine, and how a primary carries it out | R6, R11 |

@@ -27,6 +27,7 @@ impl Load {
     /// Removes an operation that is answered or over, if it counted.
     pub(crate) fn end(&mut self, counts: Option<u32>) {
         if let Some(bytes) = counts {
+            assert!(self.ops > 0, "what counts ends once");
             self.ops -= 1;
             self.bytes -= u64::from(bytes);
         }

@@ -3,7 +3,7 @@
 //! and stops at a job that breaks it.
 
 use alloc::vec::Vec;
-use base::{BLOCK, UnitKey};
+use base::{BLOCK, BLOCKS_PER_UNIT, UnitKey};
 
 /// Blocks of one unit, shared or exclusive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,7 +17,9 @@ pub struct Range {
 impl Range {
     /// Returns the range of the blocks that a byte range of a unit touches.
     pub fn new(unit: UnitKey, at: u32, len: u32, exclusive: bool) -> Range {
-        Range { unit, first: at / BLOCK, end: (at + len).div_ceil(BLOCK), exclusive }
+        let (first, end) = (at / BLOCK, (at + len).div_ceil(BLOCK));
+        assert!(first < end && end <= BLOCKS_PER_UNIT, "a lock is of blocks of one unit");
+        Range { unit, first, end, exclusive }
     }
 
     fn conflicts(&self, other: &Range) -> bool {

@@ -62,11 +62,6 @@ impl<S: UnitStore> Mirror<S> {
         &self.shard.store
     }
 
-    /// Returns the unit store. The results of its jobs are lost.
-    pub fn into_store(self) -> S {
-        self.shard.store
-    }
-
     /// Returns the unit store, for calls that are not jobs.
     pub fn store_mut(&mut self) -> &mut S {
         &mut self.shard.store
@@ -202,17 +197,17 @@ impl<S: UnitStore> Mirror<S> {
         self.flows.set_volumes(&mut self.shard, now, volumes, out);
     }
 
-    /// Takes over a group's configuration if it is newer than the newest known one. `told`: it
+    /// Takes over a group's configuration if it is newer than the newest known one. `from_mdm`: it
     /// comes from an MDM, and not only from another server.
     pub fn configure(
         &mut self,
         now: Time,
         group: GroupId,
         config: &GroupConfig,
-        told: bool,
+        from_mdm: bool,
         out: &mut Effects,
     ) {
-        if self.flows.configure(&mut self.shard, now, group, config, told, out) {
+        if self.flows.configure(&mut self.shard, now, group, config, from_mdm, out) {
             self.pump(now, out);
         }
     }

@@ -127,7 +127,9 @@ impl Secondaries {
         op.local = Local::NotStarted;
         let (group, len) = (op.group, op.len);
         self.arrivals.end(now, &mut shard.pace, key, len);
-        shard.replicas.get_mut(group).expect("the operation's replica is here").local -= 1;
+        let replica = shard.replicas.get_mut(group).expect("the operation's replica is here");
+        assert!(replica.local > 0, "the group counts its jobs");
+        replica.local -= 1;
         shard.stats.full_at = Some(now);
         out.note(Note::Full { device: shard.me });
         self.end_replicated(shard, now, key, Status::Full, out);

@@ -126,6 +126,8 @@ impl WholeBlocks {
 
     /// Records that the operation has ended. These replicas have to be sent the blocks once more.
     pub(crate) fn end(&mut self, left: ReplicaSet) {
+        assert!(self.running, "blocks that were sent are the only ones on their way");
+        assert!(self.sent.contains_all(left), "only what was sent is sent again");
         self.running = false;
         self.sent.remove(left);
         self.needed.insert(left);

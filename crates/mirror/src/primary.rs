@@ -199,7 +199,9 @@ impl Clients {
     ) {
         let op = shard.ops.get(key).expect("the operation lives");
         let group = op.group;
-        let leased = shard.replicas.of(group).may_read(now, &shard.leases)
+        let replica = shard.replicas.of(group);
+        assert!(replica.serves(), "nothing is read before the group is served");
+        let leased = replica.may_read(now, &shard.leases)
             || matches!(op.work, Work::Compare(..)) && mutant::on(Mutant::CompareUnleased);
         if shard.known.is_gone(op.unit.volume) {
             shard.finish_client(key, Status::NoVolume, out);
@@ -326,8 +328,10 @@ impl Clients {
         let op = shard.ops.get_mut(key).expect("the operation lives");
         let replica = shard.replicas.get_mut(op.group).expect("the operation's replica is here");
         let primary = replica.primary().expect("only a primary sends writes");
+        assert!(primary.active, "nothing is written before the group is served");
+        assert!(op.lsn == Lsn(0), "a write gets one place in the stream");
         op.lsn = primary.enter(key, to);
-        primary.told = primary.commit;
+        primary.commit_sent = primary.commit;
         op.sent = to;
         shard.send_operation(key, to, false, out);
     }

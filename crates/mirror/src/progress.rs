@@ -37,9 +37,9 @@ impl Op {
         }
         if self.reserved && self.local == Local::NotStarted {
             // A replica that needs the blocks whole has had space for the write.
-            let mut told = self.acked;
-            told.insert(whole.needed);
-            let starts = told.contains_all(needed);
+            let mut ready = self.acked;
+            ready.insert(whole.needed);
+            let starts = ready.contains_all(needed);
             return if starts { Progress::Starts } else { Progress::Waits };
         }
         let here = self.local == Local::Done
@@ -94,7 +94,10 @@ impl<S: UnitStore> Shard<S> {
         let op = self.ops.answered(key).expect("the operation lives");
         let (unit, at, len) = (op.unit, op.at, op.len);
         let (group, bytes) = (op.group, op.body.len() as u64);
+        let here = op.local == Local::Done || mutant::on(Mutant::AckBeforeLocal);
+        assert!(here, "a write is acknowledged when it is durable here (R1)");
         let write = op.write_mut().expect("only writes are acknowledged");
+        assert!(!write.answered, "a write is acknowledged once");
         write.answered = true;
         let (requester, status) = (write.requester, write.status_when_done());
         let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
@@ -115,7 +118,7 @@ impl<S: UnitStore> Shard<S> {
         primary.leave(lsn);
         let drained = primary.stream.is_empty();
         let draining = primary.sync.as_ref().is_some_and(|s| s.phase == Phase::Drain);
-        let news = primary.commit > primary.told;
+        let news = primary.commit > primary.commit_sent;
         if news && !core::mem::replace(&mut primary.commit_queued, true) {
             self.unsent.commit(group);
         }

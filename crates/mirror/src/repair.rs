@@ -48,6 +48,8 @@ impl Repairs {
         }
         let replica = shard.replicas.of(op.group);
         let other = replica.config.devices(replica.needed()).next();
+        let runs = matches!(op.local, Local::Running | Local::Repairing);
+        assert!(!runs, "an operation asks when its job has ended");
         op.local = Local::Asking;
         if op.write().is_some_and(|write| !write.zero) && !op.reserved {
             // The failed job has released its slots.
@@ -196,6 +198,7 @@ impl Repairs {
     ) {
         let ended = shard.remove_op(key).expect("the caller has it");
         let Some(op) = shard.ops.get_mut(write).and_then(Op::write_mut) else { return };
+        assert!(op.whole.running, "the blocks were read for the write");
         op.whole.running = false;
         op.whole.needed.insert(ended.sent);
         self.ask_other(shard, now, write, damage, out);

@@ -11,7 +11,7 @@ use crate::op::Op;
 use crate::ops::Ops;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use base::{BLOCK, BlockSet, DeviceId, Time};
+use base::{BLOCK, BLOCKS_PER_UNIT, BlockSet, DeviceId, Time};
 
 /// Damaged blocks that an operation waits for.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +73,8 @@ impl Repairs {
     pub(crate) fn begin(&mut self, key: u64, from: DeviceId, damage: (u16, u16)) {
         assert!(!self.was_in_vain(key, damage), "each repair is of other blocks");
         let (asked, damaged, (first, blocks)) = (Time::ZERO, ReplicaSet::default(), damage);
+        let within = u32::from(first) + u32::from(blocks) <= BLOCKS_PER_UNIT;
+        assert!(blocks > 0 && within, "damaged blocks are a run of one unit");
         let before = self.by_op.get(&key).map_or(BlockSet::EMPTY, Repair::rewritten);
         self.by_op.insert(key, Repair { from, asked, damaged, first, blocks, before });
     }
@@ -93,7 +95,9 @@ impl Repairs {
         needed: ReplicaSet,
     ) -> Option<DeviceId> {
         let repair = self.by_op.get_mut(&key)?;
-        repair.damaged.insert(config.member(repair.from));
+        let asked = config.member(repair.from);
+        assert!(!repair.damaged.intersects(asked), "no replica is asked twice in one repair");
+        repair.damaged.insert(asked);
         let next = config.devices(needed.without(repair.damaged)).next()?;
         repair.from = next;
         Some(next)
@@ -138,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_waits_for_nothing() {
+    fn a_finished_repair_waits_for_nothing() {
         let (mut ops, mut repairs) = (Ops::default(), Repairs::default());
         let op = |group| Op::new(GroupId(group), UnitKey::default(), 0, BLOCK, Work::Scrub);
         let keys = [1, 1, 2].map(|group| ops.insert(op(group)));

@@ -46,7 +46,7 @@ pub(crate) struct Primary {
     /// The commit point: every in-sync replica has the writes up to here.
     pub commit: Lsn,
     /// The commit point that was sent last.
-    pub told: Lsn,
+    pub commit_sent: Lsn,
     /// The group is among those with an unsent commit point ([`crate::unsent`]).
     pub commit_queued: bool,
     /// The running settle or resync.
@@ -73,12 +73,21 @@ impl Primary {
         joiner: Option<DeviceId>,
         sends: u64,
     ) -> &mut Sync {
+        assert_eq!(
+            joiner.is_some(),
+            self.active,
+            "a settle is before the service, a join is in it"
+        );
+        let idle = self.sync.as_ref().is_none_or(Sync::is_idle);
+        assert!(idle, "no copy is in flight of a sync that starts over");
         self.questions += 1;
         self.sync.insert(Sync::new(members, joiner, self.questions, self.last, sends))
     }
 
     /// Assigns the next lsn to an operation that goes to these replicas.
     pub(crate) fn enter(&mut self, op: u64, to: ReplicaSet) -> Lsn {
+        let consecutive = self.stream.back().is_none_or(|e| e.lsn == self.last);
+        assert!(consecutive, "the lsns of a stream are consecutive");
         self.last = self.last.next();
         self.stream.push_back(StreamEntry { lsn: self.last, op, to, done: false });
         if let Some(sync) = &mut self.sync {
@@ -116,7 +125,8 @@ impl Primary {
     /// from then on.
     pub(crate) fn tell_commit(&mut self) -> Option<Lsn> {
         self.commit_queued = false;
-        let before = core::mem::replace(&mut self.told, self.commit);
+        let before = core::mem::replace(&mut self.commit_sent, self.commit);
+        assert!(before <= self.commit, "no commit point is sent before it is reached");
         (before != self.commit).then_some(self.commit)
     }
 
@@ -124,11 +134,15 @@ impl Primary {
     pub(crate) fn leave(&mut self, lsn: Lsn) {
         let Some(front) = self.stream.front() else { return };
         let index = (lsn.0 - front.lsn.0) as usize;
-        self.stream[index].done = true;
+        let entry = &mut self.stream[index];
+        assert!(entry.lsn == lsn && !entry.done, "an operation leaves the stream once");
+        entry.done = true;
         while self.stream.front().is_some_and(|e| e.done) {
             self.stream.pop_front();
         }
-        self.commit = self.stream.front().map_or(self.last, |e| Lsn(e.lsn.0 - 1));
+        let commit = self.stream.front().map_or(self.last, |e| Lsn(e.lsn.0 - 1));
+        assert!(self.commit <= commit, "the commit point never falls");
+        self.commit = commit;
     }
 }
 
@@ -189,6 +203,12 @@ impl Replica {
         }
     }
 
+    /// Returns true if it is a primary that serves clients.
+    #[inline]
+    pub(crate) fn serves(&self) -> bool {
+        matches!(&self.role, Role::Primary(primary) if primary.active)
+    }
+
     /// Returns the newest configuration that is known here.
     #[inline]
     pub(crate) fn newest(&self) -> &GroupConfig {
@@ -197,6 +217,9 @@ impl Replica {
 
     /// Puts this configuration, which came with this map, into force. The caller sets the role.
     pub(crate) fn enter(&mut self, config: GroupConfig, map: MapVersion, me: DeviceId) {
+        assert!(matches!(self.role, Role::Out), "the role of the last configuration has ended");
+        assert!(self.local == 0, "no job of the last configuration runs");
+        assert!(config.epoch >= self.config.epoch, "epochs never fall (R2)");
         self.others = config.members(&config.in_sync);
         self.others.remove(config.member(me));
         (self.config, self.map, self.locks) = (config, map, Locks::default());

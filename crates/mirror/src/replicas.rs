@@ -36,7 +36,7 @@ pub struct GroupView {
     pub todo_bytes: u64,
 }
 
-/// What replicas lack, as far as this device knows.
+/// The blocks that replicas lack, as far as this device knows.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Resync {
     /// Bytes that the syncs of this device, as the primary, still have to copy.

@@ -10,10 +10,10 @@
 //! gets the blocks as copies of its sync.
 
 use crate::members::ReplicaSet;
-use crate::op::{Op, Work, Write};
+use crate::op::{Local, Op, Work, Write};
 use crate::peers::Peers;
 use crate::shard::Shard;
-use base::{BLOCK, BlockSet, GroupId, Time, UnitKey};
+use base::{BLOCK, BlockSet, GroupId, Lsn, Time, UnitKey};
 use seam::{Buf, Effects, UnitStore};
 use wire::Status;
 
@@ -76,8 +76,10 @@ impl<S: UnitStore> Shard<S> {
     /// Reads the blocks of a write whole for the replicas that need them. The write is done here.
     pub(crate) fn read_whole(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("the caller has it");
+        assert!(op.local == Local::Done, "a write that others need whole is done here");
         let write = op.write_mut().expect("only a write needs more than its own range");
         let to = write.whole.begin();
+        assert!(!to.is_empty(), "blocks are read whole for some replica");
         let first = op.at / BLOCK * BLOCK;
         let len = (op.at + op.len).next_multiple_of(BLOCK) - first;
         let (group, unit, client) = (op.group, op.unit, op.client);
@@ -102,6 +104,7 @@ impl<S: UnitStore> Shard<S> {
         let primary = replica.primary().expect("only a primary reads blocks whole for others");
         op.body_crc = crc.or_else(|| Some(base::crc::crc32c(&data)));
         (op.body, op.sent) = (data, to);
+        assert!(op.lsn == Lsn(0), "whole blocks get one place in the stream");
         op.lsn = primary.enter(key, to);
         self.send_operation(key, to, false, out);
     }

@@ -85,6 +85,7 @@ impl Peers {
         members: ReplicaSet,
         out: &mut Effects,
     ) {
+        assert!(!members.is_empty(), "{group} settles with its other in-sync replicas");
         let sends = shard.windows.sends();
         let Some(primary) = shard.replicas.primary_mut(group) else { return };
         primary.ask(members, None, sends);
@@ -232,7 +233,7 @@ impl Peers {
             Answer::Wiped => return self.ask_joiner(shard, now, group, from, true, out),
             Answer::State => {}
         }
-        shard.windows.told(from, group, sync.asked_after());
+        shard.windows.state_reported(from, group, sync.asked_after());
         if !sync.streaming {
             let patience = sync.patience();
             if !m.more && sync.is_idle() {
@@ -373,6 +374,7 @@ impl Peers {
             shard.replicas.retry(&mut shard.ops, group);
             return true;
         }
+        assert!(!primary.active, "{group} settles before it is served (R6)");
         primary.sync = None;
         replica.record.base = replica.config.epoch;
         replica.record.clean();

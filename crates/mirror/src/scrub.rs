@@ -73,7 +73,7 @@ struct Range {
     held: u32,
     tries: u32,
     /// Damage that was reported to the primary: first block, number of blocks.
-    told: Option<(u16, u16)>,
+    reported: Option<(u16, u16)>,
 }
 
 /// The scrubber of one device.
@@ -145,7 +145,7 @@ impl Scrub {
         match found {
             Walk::Held { group, unit, at, len, held, next } => {
                 self.cursor = next;
-                Some(Range { group, unit, at, end: at + len, held, tries: 0, told: None })
+                Some(Range { group, unit, at, end: at + len, held, tries: 0, reported: None })
             }
             Walk::Nothing { next } => {
                 (self.cursor, self.due) = (next, Some(now));
@@ -167,6 +167,7 @@ impl Scrub {
         let range = self.range?;
         match ready {
             Ready::Now => {
+                assert!(range.at < range.end, "the range has something to read");
                 let len = range.end - range.at;
                 let pause = u64::from(len) * 1_000_000_000 / self.speed;
                 self.due = Some(now + Duration::from_nanos(pause));
@@ -188,6 +189,10 @@ impl Scrub {
 
     /// Records that this operation reads the range.
     fn reads(&mut self, key: u64) {
+        assert!(
+            self.op.is_none() && self.range.is_some(),
+            "one read of a scrub runs, of its range"
+        );
         self.op = Some(key);
     }
 
@@ -224,11 +229,11 @@ impl Scrub {
         let range = if self.ends(key) { self.range.take() } else { None };
         let Some(range) = range else { return 0 };
         self.stats.done += u64::from(range.held);
-        self.count_arrived(range.told)
+        self.count_arrived(range.reported)
     }
 
-    fn count_arrived(&mut self, told: Option<(u16, u16)>) -> u64 {
-        let bytes = told.map_or(0, |(_, blocks)| u64::from(blocks) * u64::from(BLOCK));
+    fn count_arrived(&mut self, reported: Option<(u16, u16)>) -> u64 {
+        let bytes = reported.map_or(0, |(_, blocks)| u64::from(blocks) * u64::from(BLOCK));
         self.stats.repaired += bytes;
         bytes
     }
@@ -236,10 +241,10 @@ impl Scrub {
     /// Handles an operation that has met damage. Counts the damage if it is new, and returns the
     /// bytes of earlier damage that was reported to the primary: their repair has arrived.
     fn finds(&mut self, key: u64, damage: (u16, u16)) -> u64 {
-        let range = self.range.filter(|r| self.op == Some(key) && r.told != Some(damage));
+        let range = self.range.filter(|r| self.op == Some(key) && r.reported != Some(damage));
         let Some(range) = range else { return 0 };
         self.stats.damaged += u64::from(damage.1) * u64::from(BLOCK);
-        self.count_arrived(range.told)
+        self.count_arrived(range.reported)
     }
 
     /// Handles the end of a secondary's operation that has met damage. Returns true if the primary
@@ -249,8 +254,8 @@ impl Scrub {
             return false;
         }
         let Some(range) = &mut self.range else { return false };
-        if range.told != Some(damage) {
-            (range.told, range.tries) = (Some(damage), 0);
+        if range.reported != Some(damage) {
+            (range.reported, range.tries) = (Some(damage), 0);
         }
         if range.tries >= TRIES {
             self.pass_over(now, damage);
@@ -266,7 +271,7 @@ impl Scrub {
         let here = self.range.as_mut().filter(|r| (r.group, r.unit) == (op.group, op.unit));
         let Some(range) = here else { return };
         let asked = first..first + blocks;
-        if range.told.is_some_and(|(told, n)| told < asked.end && asked.start < told + n) {
+        if range.reported.is_some_and(|(at, n)| at < asked.end && asked.start < at + n) {
             range.tries = TRIES;
             self.due = Some(now);
         }
@@ -293,7 +298,7 @@ impl Scrub {
         let Some(range) = &mut self.range else { return };
         self.stats.unrepairable += u64::from(blocks) * u64::from(BLOCK);
         range.at = range.at.max((u32::from(first) + u32::from(blocks)) * BLOCK);
-        (range.tries, range.told) = (0, None);
+        (range.tries, range.reported) = (0, None);
         if range.at >= range.end {
             self.range = None;
         }
@@ -316,7 +321,7 @@ impl Scrub {
 fn readiness(replica: &Replica, me: DeviceId) -> Ready {
     match &replica.role {
         _ if replica.next.is_some() => Ready::Soon,
-        Role::Primary(primary) if primary.active => Ready::Now,
+        Role::Primary(_) if replica.serves() => Ready::Now,
         Role::Secondary(secondary) if secondary.is_equal() => Ready::Now,
         Role::Primary(_) | Role::Secondary(_) => Ready::Soon,
         Role::Out if replica.config.in_sync.contains(&me) => Ready::Soon,

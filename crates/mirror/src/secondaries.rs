@@ -5,7 +5,7 @@ use crate::arrival::Arrivals;
 use crate::shard::Shard;
 use base::Time;
 
-/// What this device does for the primaries of its groups.
+/// This device's work for the primaries of its groups.
 #[derive(Debug, Default)]
 pub(crate) struct Secondaries {
     /// Copies that have arrived.

@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_joiner_remembers_no_refusal_that_nobody_will_ask_for() {
+    fn a_joiner_remembers_no_refusal_that_will_not_be_requested_again() {
         let mut joiner = Secondary::new(DeviceId(1), true);
         joiner.refused.extend([1, 2, 3].map(|lsn| (Lsn(lsn), Status::SendWhole)));
         assert!(!joiner.commit(Lsn(2), true));

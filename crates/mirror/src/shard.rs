@@ -137,6 +137,7 @@ impl<S: UnitStore> Shard<S> {
     /// passes the result to `launched`.
     pub(crate) fn launch(&mut self, key: u64, gone: bool, out: &mut Effects) -> Started {
         let op = self.ops.get_mut(key).expect("the operation lives");
+        assert!(op.local == Local::NotStarted, "an operation has one job at a time");
         op.local = Local::Running;
         let (group, unit, at, len) = (op.group, op.unit, op.at, op.len);
         let job = op.job();

@@ -1,4 +1,4 @@
-//! What a replica knows about its own content, for judges that compare it with the content itself.
+//! A replica's knowledge about its own content, for judges that compare it with the content itself.
 
 use crate::mirror::Mirror;
 use crate::op::Local;

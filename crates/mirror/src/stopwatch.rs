@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn one_job_is_timed_at_a_time_and_who_hangs_is_told() {
+    fn one_job_is_timed_at_a_time_and_a_hanging_one_is_reported() {
         let ms = |n: u64| Time(n * 1_000_000);
         let mut watch = Stopwatch::default();
         assert_eq!(watch.ask(ms(0)), None);

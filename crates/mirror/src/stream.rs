@@ -283,8 +283,10 @@ impl Secondaries {
             return;
         }
         let epoch = replica.config.epoch;
-        let Some(secondary) = replica.secondary() else { return };
+        let Role::Secondary(secondary) = &mut replica.role else { return };
         let Some((link, question)) = secondary.take_wipe() else { return };
+        let in_sync = replica.config.in_sync.contains(&shard.me);
+        assert!(!in_sync, "{group}: an in-sync copy is never deleted");
         let wait = AfterChange::Wipe { epoch, question, link };
         if shard.jobs.joins(group, wait) {
             return;

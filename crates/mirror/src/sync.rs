@@ -85,7 +85,7 @@ pub(crate) struct Sync {
     /// The peers get every new write.
     pub streaming: bool,
     /// Peers that have told their state.
-    told: ReplicaSet,
+    reported: ReplicaSet,
     /// Peers that have recorded that they are equal.
     sealed: ReplicaSet,
     /// The number of the question that the peers have to answer. An answer to any other one says
@@ -132,7 +132,7 @@ impl Sync {
             phase: Phase::Ask,
             full: false,
             streaming: joiner.is_none(),
-            told: ReplicaSet::default(),
+            reported: ReplicaSet::default(),
             sealed: ReplicaSet::default(),
             question: Some(question),
             asked_after: sends,
@@ -162,7 +162,7 @@ impl Sync {
     /// Returns the peers whose answers the present phase waits for.
     pub(crate) fn unanswered(&self) -> ReplicaSet {
         let answered = match self.phase {
-            Phase::Ask => self.told,
+            Phase::Ask => self.reported,
             Phase::Seal(_) => self.sealed,
             _ => ReplicaSet::default(),
         };
@@ -183,6 +183,7 @@ impl Sync {
     /// Records that an operation of the stream goes to these replicas.
     pub(crate) fn enters(&mut self, lsn: Lsn, to: ReplicaSet) {
         if to.intersects(self.members) {
+            assert!(lsn > self.sent, "the peers get their operations in order");
             self.sent = lsn;
         }
     }
@@ -255,26 +256,30 @@ impl Sync {
     /// if copies begin: what one peer may lack goes to all, so copies begin when all have told.
     pub(crate) fn tells(&mut self, peer: ReplicaSet, reaches: bool, all: bool) -> bool {
         assert!(self.phase == Phase::Ask && self.streaming, "only an asked peer tells its state");
-        self.told.insert(peer);
+        let first = self.members.contains_all(peer) && !self.reported.intersects(peer);
+        assert!(first, "a peer tells its state once");
+        self.reported.insert(peer);
         self.full |= !reaches || all;
-        let told = self.told == self.members || mutant::on(Mutant::SealEarly);
-        if told {
+        let reported = self.reported == self.members || mutant::on(Mutant::SealEarly);
+        if reported {
             self.phase = Phase::Copy;
         }
-        told
+        reported
     }
 
     /// Cuts the joiner off: it gets nothing any more, and its stream begins with a new question.
     pub(crate) fn cut_off(&mut self) {
         assert!(self.can_be_cut(), "an acknowledgement may need the peer");
+        assert!(self.question.is_some(), "a joiner gets a stream after it was asked");
         (self.streaming, self.phase, self.question) = (false, Phase::Ask, None);
-        (self.told, self.sealed) = (ReplicaSet::default(), ReplicaSet::default());
+        (self.reported, self.sealed) = (ReplicaSet::default(), ReplicaSet::default());
     }
 
     /// Enters the phase in which the joiner, which gets no stream, has to delete what it has. The
     /// order has a number of its own, so no answer to an earlier one counts.
     pub(crate) fn wipe(&mut self, question: u64) {
         assert!(self.joiner.is_some(), "no in-sync replica is ever wiped");
+        assert!(!self.streaming, "a joiner that deletes what it has gets no stream");
         (self.phase, self.question) = (Phase::Wipe, Some(question));
     }
 
@@ -321,6 +326,10 @@ impl Sync {
     /// Begins a copy of at most this many blocks, if any is left. Returns its blocks, and whether
     /// the group has to be queued for more.
     pub(crate) fn begin_copy(&mut self, most: u32) -> Option<(UnitKey, Range<u32>, bool)> {
+        assert!(
+            self.phase == Phase::Copy,
+            "blocks are copied when all peers have told their state"
+        );
         let (unit, run) = self.todo.pop_run(most)?;
         self.copying += 1;
         self.queued = !self.todo.is_empty();
@@ -329,11 +338,14 @@ impl Sync {
 
     /// Records that a copy has ended, with any result.
     pub(crate) fn end_copy(&mut self) {
+        assert!(self.copying > 0, "a copy ends once");
         self.copying -= 1;
     }
 
     /// Adds blocks to be copied. Returns true if writes that waited for the seal can continue.
     pub(crate) fn add(&mut self, unit: UnitKey, blocks: BlockSet) -> bool {
+        let open = !matches!(self.phase, Phase::Seal(_) | Phase::Admit);
+        assert!(open || mutant::on(Mutant::NoDrain), "a sealed peer has everything");
         self.todo.insert(unit, blocks);
         let drained = self.phase == Phase::Drain;
         if drained {
@@ -375,6 +387,8 @@ impl Sync {
         let copied = self.todo.is_empty() && self.unreadable.is_empty() && self.copying == 0;
         assert!(copied, "no peer is sealed before every peer has everything");
         assert!(self.phase == Phase::Drain, "only a sync that drains is sealed");
+        let reported = self.reported == self.members || mutant::on(Mutant::SealEarly);
+        assert!(reported, "no peer is sealed before every peer has told its state");
         (self.phase, self.sealed_after) = (Phase::Seal(self.sent), sends);
     }
 
@@ -394,6 +408,7 @@ impl Sync {
             self.sealed == self.members && self.joiner.is_some(),
             "a joiner is admitted sealed"
         );
+        assert!(matches!(self.phase, Phase::Seal(_)), "limbo follows the seal");
         self.phase = Phase::Admit;
     }
 
@@ -469,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn a_joiner_that_is_cut_off_has_told_nothing() {
+    fn a_joiner_that_is_cut_off_has_to_be_asked_again() {
         let mut sync = join();
         sync.add(UNIT, blocks(0, 2));
         sync.tells(A, true, false);

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nobody_knows_is_not_gone() {
+    fn an_unknown_volume_does_not_count_as_deleted() {
         let unknown = Vec::from([VolumeId(4)..VolumeId(6), VolumeId(7)..VolumeId(9)]);
         let live = BTreeSet::from([VolumeId(2)]);
         let volumes = Volumes { live, next: VolumeId(11), unknown };

@@ -92,7 +92,9 @@ impl Peer {
     fn forget(&mut self, group: GroupId) -> Option<u64> {
         self.stalled_in.remove(&group);
         let undone = self.undone.remove(&group)?;
+        assert!(self.left >= undone.bytes, "the sum has the bytes of each group");
         self.left -= undone.bytes;
+        assert!(self.left == 0 || !self.undone.is_empty(), "the sum has no bytes of other groups");
         Some(undone.bytes)
     }
 
@@ -185,8 +187,8 @@ impl Windows {
     pub(crate) fn connect(&mut self, device: DeviceId, link: Option<PeerLink>) -> bool {
         let peer = self.peers.get_or_insert_with(device, Peer::default);
         let before = core::mem::replace(peer, Peer { link, ..Peer::default() });
-        self.taken -= before.taken();
-        self.waiting -= before.backlog.len() as u64 + u64::from(before.awaited.is_some());
+        self.free(before.taken());
+        self.end_waits(before.backlog.len() as u64 + u64::from(before.awaited.is_some()));
         before.awaited.is_some()
     }
 
@@ -256,10 +258,14 @@ impl Windows {
         let Some(peer) = self.peers.get_mut(from) else { return };
         let bytes = bytes.min(peer.in_flight);
         peer.in_flight -= bytes;
-        self.taken -= bytes + peer.has_read(number);
+        let free = bytes + peer.has_read(number);
         peer.answered = Some((number, now));
-        if peer.is_waited_for() {
+        let awaited = peer.is_waited_for();
+        if awaited {
             peer.awaited = peer.awaited.map(|_| now);
+        }
+        self.free(free);
+        if awaited {
             self.note_room(from);
         }
     }
@@ -267,13 +273,16 @@ impl Windows {
     /// Records that a device has told its state in this group: it has read the first `sends`
     /// operations that were sent, and done those of the group.
     #[cold]
-    pub(crate) fn told(&mut self, from: DeviceId, group: GroupId, sends: u64) {
+    pub(crate) fn state_reported(&mut self, from: DeviceId, group: GroupId, sends: u64) {
+        assert!(sends <= self.sends, "a device has read no more than was sent");
         let Some(peer) = self.peers.get_mut(from) else { return };
-        self.taken -= peer.has_read(sends + 1);
+        let mut free = peer.has_read(sends + 1);
         if peer.undone.get(&group).is_none_or(|undone| undone.last <= sends) {
-            self.taken -= peer.forget(group).unwrap_or(0);
+            free += peer.forget(group).unwrap_or(0);
         }
-        if peer.is_waited_for() {
+        let awaited = peer.is_waited_for();
+        self.free(free);
+        if awaited {
             self.note_room(from);
         }
     }
@@ -290,6 +299,7 @@ impl Windows {
         number: u64,
         asked: bool,
     ) {
+        assert!((1..=self.sends).contains(&number), "an operation that ends unanswered was sent");
         let Some(peer) = self.peers.get_mut(device) else { return };
         match asked {
             true => peer.leave(group, bytes, number),
@@ -313,6 +323,19 @@ impl Windows {
                 (peer.abandoned, peer.fence) = (peer.abandoned + bytes, self.sends);
             }
         }
+    }
+
+    /// Subtracts bytes that take no room any more from the sum.
+    #[inline]
+    fn free(&mut self, bytes: u64) {
+        assert!(self.taken >= bytes, "the sum has the bytes of each window");
+        self.taken -= bytes;
+    }
+
+    /// Subtracts operations and devices that do not wait any more from the sum.
+    fn end_waits(&mut self, count: u64) {
+        assert!(self.waiting >= count, "the sum has what waits at each device");
+        self.waiting -= count;
     }
 
     // ---- operations that wait ----
@@ -347,7 +370,7 @@ impl Windows {
     /// Removes the operation that has waited longest.
     pub(crate) fn end_wait(&mut self, device: DeviceId) {
         let first = self.peers.get_mut(device).and_then(|peer| peer.backlog.pop_front());
-        self.waiting -= u64::from(first.is_some());
+        self.end_waits(first.is_some().into());
     }
 
     /// Returns true if clients that waited for room at this device may continue. Call it when no
@@ -357,7 +380,7 @@ impl Windows {
         let Some(peer) = self.peers.get_mut(device) else { return false };
         let with_room = peer.in_flight == 0 || peer.taken() <= self.window / 4 * 3;
         let go_on = with_room && peer.awaited.take().is_some();
-        self.waiting -= u64::from(go_on);
+        self.end_waits(go_on.into());
         go_on
     }
 
@@ -450,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_waits_in_order_and_clients_wait_behind_it() {
+    fn frames_without_room_wait_in_order_and_clients_wait_behind_them() {
         let mut windows = windows();
         let first = send(&mut windows, 1, 800).unwrap();
         assert!(windows.are_light(200) && !windows.are_light(201));
@@ -473,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_that_ended_takes_room_until_it_is_known_to_be_read_and_done() {
+    fn an_operation_takes_room_until_it_is_known_to_be_read_and_done() {
         let mut windows = windows();
         let numbers = [1, 2].map(|key| send(&mut windows, key, 300).unwrap());
         windows.ends(DEVICE, GROUP, 300, numbers[0], false);
@@ -486,21 +509,21 @@ mod tests {
         check(&windows);
         assert!(windows.are_light(700) && !windows.are_light(701));
         // A state from before says nothing of the second one.
-        windows.told(DEVICE, GROUP, numbers[0]);
+        windows.state_reported(DEVICE, GROUP, numbers[0]);
         assert!(windows.has_undone(DEVICE, GROUP));
-        windows.told(DEVICE, GROUP, numbers[1]);
+        windows.state_reported(DEVICE, GROUP, numbers[1]);
         assert!(windows.is_clear(DEVICE, GROUP) && windows.are_light(WINDOW));
         check(&windows);
     }
 
     #[test]
-    fn a_device_that_stalled_is_behind_until_it_has_told_each_group() {
+    fn a_stalled_device_is_behind_until_it_has_reported_each_group() {
         let mut windows = windows();
         windows.stalls(DEVICE, [GROUP, GroupId(2), GroupId(3)].into_iter());
-        windows.told(DEVICE, GroupId(2), 0);
+        windows.state_reported(DEVICE, GroupId(2), 0);
         windows.ask_no_more(GROUP, |_| true);
         assert!(windows.is_behind(DEVICE));
-        windows.told(DEVICE, GroupId(3), 0);
+        windows.state_reported(DEVICE, GroupId(3), 0);
         assert!(!windows.is_behind(DEVICE));
     }
 }

@@ -34,6 +34,7 @@ fn test_of(mutant: Mutant) -> fn() {
         Mutant::ForgetPause => {
             lives::a_primary_that_stood_still_accuses_nobody_with_its_first_breath
         }
+        Mutant::SealOneByOne => trio::a_settle_of_three_of_which_one_falls_silent_loses_nothing,
         Mutant::IgnoreThird => trio::what_two_of_three_cannot_read_comes_from_the_third,
         Mutant::RenewEnded => {
             replies::a_leave_that_ended_takes_its_requests_with_it_and_readers_write_nothing

@@ -77,7 +77,7 @@ pub struct Volume {
     /// Groups whose data of this volume was lost, with the number of units that the volume had
     /// then. Those blocks are read errors until they are written.
     pub gaps: BTreeMap<GroupId, u32>,
-    /// Who has registered, and who shuts others out.
+    /// The registered hosts, and the reservation.
     pub reservations: Table,
 }
 
@@ -139,7 +139,7 @@ pub struct MapView {
     /// Its version; 0 before the first pull.
     pub version: MapVersion,
     /// The newest version that came directly from an MDM. Later deletions are not known here.
-    pub told: MapVersion,
+    pub from_mdm: MapVersion,
     /// The cluster's level, as of the map; 0 before the first pull.
     pub level: u32,
     /// The cluster.
@@ -182,10 +182,10 @@ impl MapView {
         }
         let pages = core::mem::take(&mut self.pages);
         let version = whole(&pages)?;
-        if version <= self.told {
+        if version <= self.from_mdm {
             return None;
         }
-        self.told = version;
+        self.from_mdm = version;
         match version >= self.version {
             true => Some(self.take(version, pages)),
             false => Some(self.confirmed(pages)),
@@ -489,7 +489,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_doubt_is_told_as_the_mdm_told_it_and_ends_when_it_says_so() {
+    fn a_doubt_is_passed_on_unchanged_and_ends_when_the_mdm_ends_it() {
         let mut view = MapView::default();
         let doubtful = GroupInfo {
             id: 1,

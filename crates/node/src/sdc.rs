@@ -40,7 +40,7 @@ use base::{
     VolumeId,
 };
 use core::net::SocketAddr;
-use counters::{Asked, Counters};
+use counters::{Arrival, Counters};
 use mirror::client::{Action, Client, Hangup, Turn};
 use seam::{
     BlockError, Buf, DialId, Effect, Effects, Event, Node, Note, Port, RequestId, Strangers,
@@ -48,8 +48,9 @@ use seam::{
 };
 
 pub use framer::SdcFramer;
+pub use target::nvme::Key;
 pub use target::scsi::Format;
-pub use targets::{Chap, NbdLengths, Secret};
+pub use targets::{Chap, DhChap, IscsiLengths, NbdLengths, Secret};
 
 /// The port of NBD clients.
 pub const NBD: Port = Port::Target(0);
@@ -70,6 +71,8 @@ pub struct SdcConfig {
     pub uris: Vec<String>,
     /// How iSCSI hosts show who they are; with `None`, all of them are let in.
     pub chap: Option<Chap>,
+    /// How NVMe hosts do; with `None`, all of them are let in.
+    pub dhchap: Option<DhChap>,
     /// The sizes of blocks that iSCSI hosts are told.
     pub format: Format,
     /// Drawn at random at process start.
@@ -78,7 +81,7 @@ pub struct SdcConfig {
     pub pid: u32,
     /// Its limits.
     pub limits: Limits,
-    /// What its build can do.
+    /// The capabilities of its build.
     pub dialect: Dialect,
 }
 
@@ -90,6 +93,7 @@ impl SdcConfig {
             mdm,
             uris: Vec::new(),
             chap: None,
+            dhchap: None,
             format: Format::default(),
             nonce,
             pid,
@@ -103,12 +107,12 @@ impl SdcConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Origin {
     /// The program that runs this node.
-    Program { id: RequestId, asked: Asked },
+    Program { id: RequestId, arrival: Arrival },
     /// A block client.
-    Target { link: LinkId, tag: u64, asked: Asked },
+    Target { link: LinkId, tag: u64, arrival: Arrival },
 }
 
-/// What a link is for.
+/// The purpose of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Link {
     /// To the MDM.
@@ -130,6 +134,8 @@ pub struct ListLengths {
     pub ops: usize,
     /// Lists of NBD connections.
     pub nbd: NbdLengths,
+    /// Lists of iSCSI connections.
+    pub iscsi: IscsiLengths,
 }
 
 /// A data client.
@@ -186,13 +192,14 @@ impl Sdc {
         self.client.held()
     }
 
-    /// Returns how long the lists are that programs and NBD clients make grow.
+    /// Returns how long the lists are that programs and block clients make grow.
     pub fn list_lengths(&self) -> ListLengths {
         ListLengths {
             requests: self.client.outstanding(),
             writes: self.client.writes(),
             ops: self.client.ops(),
             nbd: self.targets.nbd_lengths(),
+            iscsi: self.targets.iscsi_lengths(&self.client),
         }
     }
 
@@ -205,6 +212,7 @@ impl Sdc {
             writes: requests - requests / 4,
             ops: requests * 3,
             nbd: self.targets.nbd_bounds(limits),
+            iscsi: self.targets.iscsi_bounds(limits),
         }
     }
 
@@ -418,7 +426,7 @@ impl Node for Sdc {
                 out.push(Effect::Reply { id, result: Err(BlockError::Busy) });
             }
             Event::Request { id, request } => {
-                let origin = Origin::Program { id, asked: Asked::new(now, &request, true) };
+                let origin = Origin::Program { id, arrival: Arrival::new(now, &request, true) };
                 if self.targets.reserve_forbids(&self.map, request.volume, request.kind) {
                     let result = Err(BlockError::Reserved);
                     self.actions.push(Action::Done { origin, result });

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_are_more_devices_than_slots_many_volumes_use_them_by_their_capacity() {
+    fn with_more_devices_than_slots_many_volumes_use_them_by_capacity() {
         let devices = cluster(64, |i| 1 + u64::from(i % 4));
         let groups = choices(&devices, 64);
         let slots = (1..=1024).map(|v| choose_slots(VolumeId(v), &devices, &groups, 16).unwrap());

@@ -149,7 +149,7 @@ impl World {
 }
 
 #[test]
-fn what_a_dead_device_held_goes_to_all_others() {
+fn groups_of_a_dead_device_are_spread_over_all_others() {
     for (servers, per, per_device) in [(3, 1, 64), (4, 1, 256), (5, 3, 64), (16, 1, 64)] {
         let mut world = World::new(servers, per, per_device);
         world.devices.remove(1);
@@ -253,7 +253,7 @@ fn where_servers_stand_in_the_way_two_replicas_move_in_turn() {
 /// A few servers with unequal devices and a few groups of unequal weight: many moves are
 /// impossible, and no plan is perfectly even.
 #[test]
-fn who_does_one_move_at_a_time_comes_to_an_end() {
+fn rebalancing_one_move_at_a_time_ends() {
     for seed in 0..3000 {
         let mut prng = Prng::new(seed);
         let (servers, per_server) = (prng.range(2, 5) as u32, prng.range(1, 4) as u32);
@@ -317,7 +317,7 @@ fn a_domain_of_1280_devices_of_different_sizes() {
 /// Replicas of a lost device are spread over homes that may be full of others. Several moves of
 /// replicas that have to move anyway are better than one move of a replica that has not.
 #[test]
-fn who_stays_is_not_moved_where_others_have_to_move() {
+fn replicas_that_can_stay_are_not_moved() {
     for seed in 0..20 {
         let mut prng = Prng::new(seed);
         let servers = prng.range(4, 12) as u32;

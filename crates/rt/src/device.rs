@@ -49,7 +49,7 @@ pub(crate) struct Device {
     /// It is a file that does not have all of its blocks: freed space is given back to its file
     /// system.
     thin: bool,
-    /// What the user should know.
+    /// A notice for the user.
     pub(crate) notice: Option<String>,
 }
 
@@ -118,7 +118,7 @@ impl Device {
         lock(&fd, FlockOperation::NonBlockingLockExclusive, path, OWN_PATIENCE)?;
         let found = fstat(&fd).map_err(&failed)?;
         let mut bytes = found.st_size as u64;
-        // Whoever has given it all of its blocks wants to keep them.
+        // A file with all of its blocks keeps them: they were reserved on purpose.
         let thin = (found.st_blocks as u64) < bytes.div_ceil(SECTOR) || bytes == 0;
         // A file is also empty after a crash between its creation and the call of `make`.
         if let (0, Some(size)) = (bytes, size) {
@@ -214,9 +214,9 @@ struct Alignments {
 }
 
 fn alignments(fd: &OwnedFd) -> Alignments {
-    let told = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok();
-    let told = told.filter(|s| s.stx_mask & StatxFlags::DIOALIGN.bits() != 0);
-    match told.map(|s| (s.stx_dio_mem_align, s.stx_dio_offset_align)) {
+    let info = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok();
+    let info = info.filter(|s| s.stx_mask & StatxFlags::DIOALIGN.bits() != 0);
+    match info.map(|s| (s.stx_dio_mem_align, s.stx_dio_offset_align)) {
         Some((memory @ 1.., offset @ 1..)) => {
             Alignments { memory: memory as usize, offset: offset.into() }
         }
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_by_the_page_cache_is_read_from_the_disk() {
+    fn data_that_the_page_cache_wrote_is_read_from_the_disk() {
         // Next to this program, because /tmp may be a tmpfs.
         let path = std::env::current_exe().unwrap().with_extension("cache");
         let mut file = std::fs::File::options()

@@ -68,9 +68,9 @@ pub enum RtError {
     WrongKind {
         /// The path.
         path: PathBuf,
-        /// What the path is.
+        /// The kind of file at the path.
         is: &'static str,
-        /// What the user can do.
+        /// Advice for the user.
         instead: &'static str,
     },
     /// A block device is mounted or in use by another program.

@@ -178,7 +178,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     #[test]
-    fn a_far_end_that_says_nothing_is_asked_whether_it_is_there() {
+    fn a_silent_peer_is_probed_with_keepalives() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let dialled = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         for socket in [OwnedFd::from(dialled), listener.accept().unwrap().0.into()] {

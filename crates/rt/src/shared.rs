@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_mapping_writes_another_one_reads() {
+    fn writes_through_one_mapping_are_visible_through_another() {
         let file = file(8192);
         let (a, b) = (SharedMemory::map(&file, 8192), SharedMemory::map(&file, 5000));
         let (a, b) = (a.unwrap(), b.unwrap());

@@ -152,7 +152,7 @@ fn the_crowd() {
 }
 
 #[test]
-fn thousands_of_silent_connections_keep_nobody_out() {
+fn thousands_of_silent_connections_keep_no_peer_out() {
     let _alone = ALONE.lock();
     silent_connections_keep_nobody_out(64, 3000, None);
 }

@@ -4,7 +4,7 @@ use crate::buf::Buf;
 use base::VolumeId;
 use core::fmt;
 
-/// What to do with a range of a volume.
+/// The operation on a range of a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockKind {
     /// Read. The reply's buffer holds `len` bytes.
@@ -56,7 +56,7 @@ impl BlockKind {
 pub struct BlockRequest {
     /// The volume.
     pub volume: VolumeId,
-    /// What to do.
+    /// The operation.
     pub kind: BlockKind,
     /// Start of the range, in bytes.
     pub at: u64,

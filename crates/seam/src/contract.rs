@@ -120,22 +120,22 @@ macro_rules! scenario {
 /// All scenarios.
 pub const SCENARIOS: &[Scenario] = &[
     scenario!(frames_arrive_whole_and_in_order),
-    scenario!(what_overtakes_comes_once_and_between_frames),
+    scenario!(overtaking_frames_arrive_once_and_between_frames),
     scenario!(frames_of_many_links_do_not_mix),
     scenario!(thousands_of_small_frames_arrive),
     scenario!(links_come_and_go),
     scenario!(data_sent_before_close_arrives_and_silence_follows),
     scenario!(half_a_frame_is_no_frame),
-    scenario!(a_paused_link_is_told_of_the_other_sides_end),
+    scenario!(a_paused_link_reports_the_end_of_its_peer),
     scenario!(garbage_ends_the_link),
     scenario!(frames_are_cut_in_the_mode_that_was_agreed),
-    scenario!(dialing_nobody_is_refused),
+    scenario!(a_dial_without_a_listener_is_refused),
     scenario!(ticks_are_never_early_and_always_come),
     scenario!(ticks_come_in_time_on_a_busy_driver),
     scenario!(a_paused_link_is_silent_and_loses_nothing),
     scenario!(a_queue_up_to_its_bound_is_not_stuck),
     scenario!(a_peer_that_never_reads_is_stuck),
-    scenario!(a_stranger_that_says_nothing_goes),
+    scenario!(a_silent_stranger_is_closed),
     scenario!(the_oldest_stranger_makes_room),
     scenario!(a_strangers_long_body_is_garbage),
     scenario!(device_operations_end_once_and_are_seen),
@@ -165,8 +165,8 @@ fn frames_arrive_whole_and_in_order(h: &mut dyn Harness) {
     play!(h, frames_arrive_whole_and_in_order, Setup::default(), mixed().dialing(1, 1), mixed());
 }
 
-fn what_overtakes_comes_once_and_between_frames(h: &mut dyn Harness) {
-    let name = "what_overtakes_comes_once_and_between_frames";
+fn overtaking_frames_arrive_once_and_between_frames(h: &mut dyn Harness) {
+    let name = "overtaking_frames_arrive_once_and_between_frames";
     let mixed = || Stream::new(1, 400, Stream::MIXED).overtaking();
     let roles: Vec<Box<dyn roles::Role>> =
         alloc::vec![Box::new(mixed().dialing(1, 1)), Box::new(mixed())];
@@ -210,8 +210,8 @@ fn half_a_frame_is_no_frame(h: &mut dyn Harness) {
     );
 }
 
-fn a_paused_link_is_told_of_the_other_sides_end(h: &mut dyn Harness) {
-    let (name, why) = ("a_paused_link_is_told_of_the_other_sides_end", crate::DownReason::Closed);
+fn a_paused_link_reports_the_end_of_its_peer(h: &mut dyn Harness) {
+    let (name, why) = ("a_paused_link_reports_the_end_of_its_peer", crate::DownReason::Closed);
     let roles: Vec<Box<dyn roles::Role>> =
         alloc::vec![Box::new(Torn::half(1)), Box::new(Torn::victim(why).pausing())];
     play(h, name, Setup::default(), roles);
@@ -234,8 +234,8 @@ fn frames_are_cut_in_the_mode_that_was_agreed(h: &mut dyn Harness) {
     play(h, name, Setup::default(), roles);
 }
 
-fn dialing_nobody_is_refused(h: &mut dyn Harness) {
-    play!(h, dialing_nobody_is_refused, Setup::default(), Dialer::new(20));
+fn a_dial_without_a_listener_is_refused(h: &mut dyn Harness) {
+    play!(h, a_dial_without_a_listener_is_refused, Setup::default(), Dialer::new(20));
 }
 
 fn ticks_are_never_early_and_always_come(h: &mut dyn Harness) {
@@ -268,8 +268,8 @@ fn a_peer_that_never_reads_is_stuck(h: &mut dyn Harness) {
     play!(h, a_peer_that_never_reads_is_stuck, setup, Flooder::new(1, 1 << 20), Pauser::forever());
 }
 
-fn a_stranger_that_says_nothing_goes(h: &mut dyn Harness) {
-    let name = "a_stranger_that_says_nothing_goes";
+fn a_silent_stranger_is_closed(h: &mut dyn Harness) {
+    let name = "a_silent_stranger_is_closed";
     let roles: Vec<Box<dyn roles::Role>> =
         alloc::vec![Box::new(Guest::silent(1, 3)), Box::new(Host::impatient(3))];
     play(h, name, Setup::default(), roles);

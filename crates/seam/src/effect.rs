@@ -1,4 +1,4 @@
-//! What a node asks its driver to do. Effects are data, not callbacks, so that they can be logged,
+//! The orders of a node to its driver. Effects are data, not callbacks, so that they can be logged,
 //! compared and replayed.
 
 use crate::block::BlockError;

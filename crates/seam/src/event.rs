@@ -1,4 +1,4 @@
-//! What a driver reports to a node.
+//! The events that a driver reports to a node.
 
 use crate::block::BlockRequest;
 use crate::buf::Buf;

@@ -29,7 +29,7 @@ pub use record::{
 };
 pub use unit_store::{Finished, Job, Started, UnitStore, Walk};
 
-/// Who speaks on a link. The node provides the [`Framer`] for it.
+/// The kind of peer on a link. The node provides the [`Framer`] for it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Port {
     /// Processes of the cluster, and the command line, in our own wire protocol.
@@ -44,7 +44,7 @@ impl Port {
     pub const TARGETS: u8 = 3;
     /// How many ports there are.
     pub const COUNT: usize = 1 + Port::TARGETS as usize;
-    /// All of them, each at its index.
+    /// All ports, each at its index.
     pub const ALL: [Port; Port::COUNT] =
         [Port::Ours, Port::Target(0), Port::Target(1), Port::Target(2)];
 

@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_joiner_is_told_to_be_lost_becomes_readable_again_and_nothing_else() {
+    fn only_blocks_reported_lost_to_a_joiner_become_readable_again() {
         let mut stage = stage(DAMAGES);
         [STRUCK, OTHER].into_iter().for_each(|sector| damage(&mut stage, 0, sector));
         let (group, unit, _) = place(&stage, 0, STRUCK);

@@ -105,7 +105,7 @@ mod tests {
     use crate::marks::{NOTES, SEEN};
 
     #[test]
-    fn many_runs_that_never_meet_something_are_no_good() {
+    fn a_mark_that_many_runs_never_meet_is_reported() {
         let all = NOTES.iter().chain(SEEN).map(|name| (name.to_string(), 1));
         let mut totals = Totals { passed: ENOUGH, marks: all.collect(), ..Totals::default() };
         assert!(totals.is_good());

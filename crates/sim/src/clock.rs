@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stands_still_jumps_and_changes_its_rate_and_never_goes_back() {
+    fn a_clock_stops_jumps_and_drifts_and_never_goes_back() {
         let ms = |n: u64| Time(n * 1_000_000);
         let time = Duration::from_millis;
         let mut clock = Clock::new(0, 0);

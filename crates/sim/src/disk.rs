@@ -67,7 +67,7 @@ const SETTLED: u64 = 20;
 struct Pages {
     /// `None`: zeros, because the page was given back.
     map: Map<u64, Option<Box<[u8; PAGE as usize]>>>,
-    /// What pages hold that are not in the map.
+    /// The content of pages that are not in the map.
     fill: u8,
 }
 
@@ -128,7 +128,7 @@ struct Unflushed {
     given_up: bool,
 }
 
-/// What a write puts into its range.
+/// The content that a write puts into its range.
 #[derive(Debug)]
 enum Content {
     Data(Vec<u8>),
@@ -667,7 +667,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_through_survives_whatever_became_of_older_writes() {
+    fn data_written_through_survives_whatever_happens_to_older_writes() {
         let (mut prng, pool) = (Prng::new(2), BufPool::new(0));
         for _ in 0..100 {
             let mut d = Disk::new(DiskKind::File, 1 << 20);
@@ -681,7 +681,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_failed_flush_gave_up_is_seen_and_gone_with_the_power() {
+    fn data_dropped_by_a_failed_flush_is_readable_until_the_power_fails() {
         let (mut prng, pool) = (Prng::new(3), BufPool::new(0));
         let mut gone = 0;
         for _ in 0..100 {

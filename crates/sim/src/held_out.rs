@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_waits_for_who_is_held_out_and_for_nobody_else() {
+    fn a_group_waits_only_for_quarantined_devices() {
         let group = |in_sync: &[u32]| GroupInfo {
             replicas: vec![1, 2, 3],
             in_sync: in_sync.to_vec(),

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_never_met_is_missing() {
+    fn a_mark_that_is_never_met_is_missing() {
         let mut marks = Coverage::default();
         NOTES.iter().chain(&SEEN[1..]).for_each(|name| marks.meet(name));
         assert_eq!(Coverage::missing(&marks.counts()), SEEN[..1]);

@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Plans for mutants that only one seed in thousands meets. Hunts found them, and they are shrunk.
-const PLANS: [(Mutant, &str, &str); 31] = [
+const PLANS: [(Mutant, &str, &str); 34] = [
     (
         Mutant::MdmStaleAnswer,
         "answer-of-a-cut-off-leader",
@@ -151,6 +151,17 @@ const PLANS: [(Mutant, &str, &str); 31] = [
         Mutant::LevelBlindly,
         "share-of-a-cut-off-server",
         include_str!("../plans/share-of-a-cut-off-server.plan"),
+    ),
+    (Mutant::EndlessList, "list-that-grows", include_str!("../plans/list-that-grows.plan")),
+    (
+        Mutant::LossAsZeros,
+        "loss-that-reads-as-zeros",
+        include_str!("../plans/loss-that-reads-as-zeros.plan"),
+    ),
+    (
+        Mutant::NoRestartGrace,
+        "lease-from-before-a-restart",
+        include_str!("../plans/lease-from-before-a-restart.plan"),
     ),
 ];
 

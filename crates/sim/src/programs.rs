@@ -81,7 +81,7 @@ mod tests {
     const OVER: u64 = 77;
 
     #[test]
-    fn what_a_killed_program_asked_for_is_withdrawn_and_answered_and_half_of_it_repeated() {
+    fn requests_of_a_killed_program_are_withdrawn_and_answered_and_half_are_repeated() {
         let text = "gabion-plan 1\nsds 2\nclients 1\nvolume 1\ncapacity 8\ndepth 4\nlength 1.0\n";
         let plan: Plan = text.parse().unwrap();
         let mut stage = Stage::new(&plan, Sink::Off);

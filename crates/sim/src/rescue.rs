@@ -57,7 +57,7 @@ pub(crate) struct Rescue {
     backup: Option<Vec<u8>>,
     /// Content of the backup.
     backed_up: Has,
-    /// What was known of volumes at the loss.
+    /// The volumes that were known at the loss.
     known: Known,
     /// By server: its incarnation at the loss, if it had a map.
     lives: Vec<Option<u32>>,

@@ -141,7 +141,7 @@ fn play(stage: &mut Stage, unclear: &mut u32) -> Result<(), Failure> {
 
 fn step(stage: &mut Stage) -> Result<Option<u64>, Failure> {
     if stage.world.steps() > MAX_STEPS {
-        return Err(Failure::new("world", format!("more than {MAX_STEPS} steps: somebody spins")));
+        return Err(Failure::new("world", format!("more than {MAX_STEPS} steps: a process spins")));
     }
     stage.step()
 }
@@ -538,7 +538,7 @@ fn without_slow(
     for n in 0.. {
         ask_everything(stage, n);
         let unmet =
-            |s: &Stage| s.sent_away.is_none().then(|| format!("sds{i} is slow, and is borne"));
+            |s: &Stage| s.ejected.is_none().then(|| format!("sds{i} is slow, and is still in use"));
         let over = wait(stage, "R12", turn, unmet);
         let now = stage.world.now();
         let before = std::mem::replace(&mut asked, stage.world.writes_asked(id));

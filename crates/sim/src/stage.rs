@@ -113,7 +113,7 @@ pub struct Stage {
     /// that died when the first one's copies were rebuilt.
     pub outcasts: BTreeMap<u8, u32>,
     /// The slow device that the MDM has ejected.
-    pub sent_away: Option<DeviceId>,
+    pub ejected: Option<DeviceId>,
     /// Groups that were sealed and whose copies have not been compared since.
     pub sealed: BTreeSet<GroupId>,
     /// Number of operations that ended in the error `Lost`.
@@ -224,7 +224,7 @@ impl Stage {
             outstanding: vec![0; plan.clients as usize],
             programs: vec![Programs::default(); plan.clients as usize],
             outcasts: BTreeMap::new(),
-            sent_away: None,
+            ejected: None,
             sealed: BTreeSet::new(),
             lost: 0,
             lost_copies: BTreeSet::new(),
@@ -539,12 +539,9 @@ impl Stage {
                 }
             }
             Note::RefusesAlive { device } => self.cut_from_mdm(id, device),
-            Note::Slow { device, .. } if self.is_out(device.0) => self.sent_away = Some(device),
+            Note::Slow { device, .. } if self.is_out(device.0) => self.ejected = Some(device),
             Note::Slow { device, .. } if !self.outcasts.is_empty() => {
-                return Err(Failure::new(
-                    "R12",
-                    format!("{device} is done without, and is not slow"),
-                ));
+                return Err(Failure::new("R12", format!("{device} is ejected, and is not slow")));
             }
             Note::Lost { group, unit, first, blocks } => {
                 self.copied_loss(id, group, unit, first..first + blocks);

@@ -360,7 +360,7 @@ impl World {
         // Once the log says that all writes are finished, damage can't be taken for
         // an unfinished write.
         let device = self.actor::<Sds>(id).and_then(Sds::device);
-        let rests = device.and_then(|d| d.durable()).is_none_or(|d| d.has_told_all());
+        let rests = device.and_then(|d| d.durable()).is_none_or(|d| d.is_settled_on_disk());
         let proc = &mut self.procs[id.0];
         let actor = proc.actor.take()?;
         let name = proc.name.clone();

@@ -1,4 +1,4 @@
-//! What a device holds: units, their valid blocks, and free space.
+//! The content of a device: units, their valid blocks, and free space.
 //!
 //! This crate is a sans-I/O core that implements [`seam::UnitStore`]: a job emits device
 //! operations, and their completions complete the job. The crate knows nothing about clusters. To

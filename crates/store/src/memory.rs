@@ -12,7 +12,7 @@ use seam::{
     UnitStore, WriteMetadata,
 };
 
-/// What a job must know about its unit.
+/// The place of a job's unit.
 #[derive(Clone, Copy, Debug)]
 struct Pinned {
     /// Where the unit is in the table. A NULL device has no units.
@@ -32,7 +32,7 @@ struct Running {
     change: Blocks,
 }
 
-/// What a job changes in the valid blocks when it completes.
+/// The change that a job makes to the valid blocks when it completes.
 #[derive(Clone, Copy, Debug)]
 enum Blocks {
     /// A read: nothing. The answer starts at byte `at`, and its blocks in `invalid` are zeros.
@@ -364,6 +364,7 @@ impl UnitStore for Memory {
     #[inline]
     fn disk_done(&mut self, op: DiskOp, result: Result<Buf, DiskError>, _: &mut Effects) {
         let Some(running) = self.running.get_mut(op.0) else { return };
+        assert!(running.left > 0, "a job counts what it waits for");
         running.left -= 1;
         if running.result.is_ok() {
             running.result = result;

@@ -33,6 +33,7 @@ impl Space {
             slot < self.fresh && !self.returned.contains(&slot),
             "slot {slot} was not taken"
         );
+        assert!((self.returned.len() as u64) < self.fresh, "no more slots are free than were used");
         self.returned.push(slot);
     }
 

@@ -30,7 +30,7 @@ pub(crate) struct Unit {
     changing: BlockSet,
 }
 
-/// What a unit is pinned for.
+/// The purpose of a pin on a unit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Access {
     /// To read these blocks.
@@ -80,6 +80,7 @@ impl Unit {
     #[inline]
     pub(crate) fn unpin(&mut self, changed: &BlockSet) {
         self.changing.remove(*changed);
+        assert!(self.pins > 0, "a pin ends once");
         self.pins -= 1;
     }
 

@@ -9,7 +9,7 @@ use seam::{BlockRequest, Buf, Head};
 pub enum Question {
     /// Apply this to the reservations of the volume, for the host of the session.
     Reserve(Change),
-    /// What are the reservations of the volume now?
+    /// Asks for the present reservations of the volume.
     Report,
 }
 
@@ -35,7 +35,7 @@ pub enum Cleared {
     Target,
 }
 
-/// What the session asks its owner to do, in the order given.
+/// A session's orders to its owner, to be carried out in this order.
 #[derive(Debug)]
 pub enum Action {
     /// Send this to the client.

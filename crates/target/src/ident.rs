@@ -2,8 +2,8 @@
 //! volume. Names can change, but ids can't, and are never reused. So every gateway gives the same
 //! identifiers forever.
 //!
-//! Invariant: parsing an identifier returns the ids from which it was made. Identifiers that were
-//! not made here are refused.
+//! Invariant: no two pairs of ids have the same UUID, NGUID, or iSCSI name. Parsing an iSCSI name
+//! returns the ids from which it was made, and names that were not made here are refused.
 
 use alloc::format;
 use alloc::string::String;
@@ -36,16 +36,6 @@ pub fn uuid(cluster: ClusterId, volume: VolumeId) -> [u8; 16] {
     bytes
 }
 
-/// Returns the ids from which a UUID was made.
-pub fn ids_of_uuid(bytes: &[u8; 16]) -> Option<(ClusterId, VolumeId)> {
-    let [a, b, c, d, e, f, g, h, i, ..] = *bytes;
-    let high = u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
-    let middle = u64::from(g & 0x0f) << 8 | u64::from(h);
-    let cluster = ClusterId(high << 16 | middle << 4 | u64::from(i >> 2 & 0x0f));
-    let volume = VolumeId(u32::from_be_bytes(last(bytes)));
-    (uuid(cluster, volume) == *bytes).then_some((cluster, volume))
-}
-
 /// Returns a UUID in its text form.
 pub fn uuid_text(bytes: &[u8; 16]) -> String {
     let mut text = String::with_capacity(36);
@@ -65,15 +55,6 @@ pub fn nguid(cluster: ClusterId, volume: VolumeId) -> [u8; 16] {
     bytes[8..11].copy_from_slice(&LOCAL);
     bytes[11..].copy_from_slice(&c[3..]);
     bytes
-}
-
-/// Returns the ids from which an NGUID was made.
-pub fn ids_of_nguid(bytes: &[u8; 16]) -> Option<(ClusterId, VolumeId)> {
-    let [a, b, c, d, e, f, g, h, ..] = *bytes;
-    let volume = VolumeId(u32::from_be_bytes([a, b, c, d]));
-    let high = u64::from(u32::from_be_bytes([e, f, g, h]));
-    let cluster = ClusterId(high << 32 | u64::from(u32::from_be_bytes(last(bytes))));
-    (nguid(cluster, volume) == *bytes).then_some((cluster, volume))
 }
 
 /// Returns the NAA identifier of a logical unit, locally assigned (SPC-4 7.8.6.6.4): 28 bits of the
@@ -137,10 +118,4 @@ pub fn unit_name(target: &str) -> String {
 /// Returns the group of ports, the relative port and the portal group of a gateway.
 pub fn port(gateway: u8) -> u16 {
     u16::from(gateway) + 1
-}
-
-/// Returns the last four bytes.
-fn last(bytes: &[u8; 16]) -> [u8; 4] {
-    let [.., a, b, c, d] = *bytes;
-    [a, b, c, d]
 }

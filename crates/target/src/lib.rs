@@ -10,6 +10,7 @@
 //! | `slots` | a table of values with handles, such as commands |
 //! | `piece`, `split` | the tags of requests; a sector whose data comes in several PDUs |
 //! | `credit` | the bound on a session's data in flight |
+//! | `base64` | binary values as text |
 //! | [`nbd`] | the session of NBD |
 //! | [`iscsi`] | the session of iSCSI |
 //! | [`nvme`] | the session of NVMe/TCP |
@@ -23,6 +24,7 @@
 extern crate alloc;
 
 mod action;
+mod base64;
 mod credit;
 mod extents;
 pub mod ident;

@@ -418,8 +418,8 @@ pub struct Heartbeat {
     pub counts: Option<ClientCounts>,
 }
 
-/// What two replicas of a group lack, if one of them will be dropped: the new replica, and the one
-/// that it replaces.
+/// The blocks that two replicas of a group lack, if one of them will be dropped: the new replica,
+/// and the one that it replaces.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct MoveStatus {
     /// The group.

@@ -30,7 +30,7 @@ pub const VERSION: u16 = 1;
 /// The oldest protocol version that this release supports.
 pub const VERSION_MIN: u16 = 1;
 
-/// What this release can do.
+/// The capabilities of this release.
 pub const DIALECT: Dialect = Dialect {
     release: env!("CARGO_PKG_VERSION"),
     wire_min: VERSION_MIN,

@@ -181,7 +181,7 @@ fn body(kind: Kind) -> Vec<u8> {
     }
 }
 
-/// What the frame of this kind says, with a number of its own in each field.
+/// A frame of this kind, with a number of its own in each field.
 // Long: one match over all kinds.
 fn said(kind: Kind) -> Frame {
     let (op, group, epoch, lsn) = (2, GroupId(3), Epoch(5), Lsn(6));

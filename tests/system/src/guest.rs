@@ -52,6 +52,7 @@ const MEMORY_MIB: u32 = 512;
 pub struct Guest {
     folder: Folder,
     kernel: PathBuf,
+    release: String,
     /// The files of its root file system, by path.
     files: BTreeMap<PathBuf, Vec<u8>>,
     /// Modules in the order in which they are loaded.
@@ -68,8 +69,13 @@ impl Guest {
         if needed.into_iter().any(|program| !program.exists()) {
             return Ok(None);
         }
-        let mut guest =
-            Guest { folder: Folder::new()?, kernel, files: BTreeMap::new(), modules: Vec::new() };
+        let mut guest = Guest {
+            folder: Folder::new()?,
+            kernel,
+            release,
+            files: BTreeMap::new(),
+            modules: Vec::new(),
+        };
         guest.add(Path::new(BUSYBOX))?;
         for program in programs {
             for library in libraries(&program)? {
@@ -78,7 +84,7 @@ impl Guest {
             guest.add(&program)?;
         }
         for name in modules {
-            for module in module_files(name, &release)? {
+            for module in module_files(name, &guest.release)? {
                 if !guest.modules.contains(&module) {
                     guest.add(&module)?;
                     guest.modules.push(module);
@@ -86,6 +92,12 @@ impl Guest {
             }
         }
         Ok(Some(guest))
+    }
+
+    /// Returns the configuration with which its kernel was built.
+    pub fn configuration(&self) -> Result<String> {
+        let path = format!("/boot/config-{}", self.release);
+        fs::read_to_string(&path).with_context(|| format!("no {path}"))
     }
 
     /// Adds a file of the host under its own path.

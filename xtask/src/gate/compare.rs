@@ -6,6 +6,14 @@ use std::fmt::Write;
 /// Growth by more than this percentage fails; shrinkage by more than this gets a note.
 const TOLERANCE: f64 = 5.0;
 
+/// What may need only so many more instructions than something else, whatever the baseline says.
+const BESIDE: [(&str, &str, f64); 4] = [
+    ("iscsi.read_4k", "nbd.read_4k", 500.0),
+    ("iscsi.write_4k", "nbd.write_4k", 500.0),
+    ("nvme.read_4k", "nbd.read_4k", 500.0),
+    ("nvme.write_4k", "nbd.write_4k", 500.0),
+];
+
 const TAKEN_WITH: &str = "# taken with: ";
 
 /// The cost of one measurement.
@@ -29,7 +37,8 @@ pub(super) struct Baseline {
 /// The result of a comparison.
 #[derive(Debug)]
 pub(super) struct Verdict {
-    /// Nothing grew, and both sides have the same measurements.
+    /// Nothing grew, both sides have the same measurements, and what is bounded by another one is
+    /// within its bound.
     pub passed: bool,
     /// A table, and advice on what to do.
     pub text: String,
@@ -117,6 +126,13 @@ impl Baseline {
                 unknown.join(", ")
             );
         }
+        let beyond = now.beyond();
+        for (name, other, more, most) in &beyond {
+            let _ = write!(
+                text,
+                "\n{name} needs {more:.1} instructions more than {other}: at most {most} are promised."
+            );
+        }
         if !shrunk.is_empty() {
             let _ = write!(
                 text,
@@ -124,7 +140,17 @@ impl Baseline {
                 shrunk.join(", ")
             );
         }
-        Verdict { passed: grown.is_empty() && unknown.is_empty(), text, grown }
+        let passed = grown.is_empty() && unknown.is_empty() && beyond.is_empty();
+        Verdict { passed, text, grown }
+    }
+
+    /// Returns what exceeds its bound beside another measurement, with the excess and the bound.
+    fn beyond(&self) -> Vec<(&'static str, &'static str, f64, f64)> {
+        let judge = |(name, other, most)| {
+            let more = self.find(name)? - self.find(other)?;
+            (more > most).then_some((name, other, more, most))
+        };
+        BESIDE.into_iter().filter_map(judge).collect()
     }
 }
 
@@ -174,7 +200,17 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_baseline_or_is_counted_no_more_fails() {
+    fn a_session_that_needs_too_much_more_than_that_of_nbd_fails_with_any_baseline() {
+        for (iscsi, passes) in [(1500.0, true), (1501.0, false)] {
+            let now = counts(&[("nbd.read_4k", 1000.0), ("iscsi.read_4k", iscsi)]);
+            let verdict = now.judge(&now);
+            assert_eq!(verdict.passed, passes, "{}", verdict.text);
+            assert_eq!(verdict.text.contains("501.0 instructions more"), !passes);
+        }
+    }
+
+    #[test]
+    fn operations_without_a_baseline_or_without_a_count_fail() {
         for (baseline, now) in
             [(counts(&[]), counts(&[("a", 1.0)])), (counts(&[("a", 1.0)]), counts(&[]))]
         {

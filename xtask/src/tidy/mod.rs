@@ -11,6 +11,7 @@ mod promises;
 mod rules;
 mod shape;
 mod source;
+mod tables;
 mod text;
 mod unused;
 
@@ -52,6 +53,7 @@ pub(crate) fn run() -> Result<bool> {
     let mut findings = text::check(&files);
     findings.extend(links::check(&files));
     findings.extend(rules::check(&files));
+    findings.extend(tables::check(&files));
     findings.extend(mutants::check(&files));
     findings.extend(promises::check(&files));
     findings.extend(columns::check(&files));

@@ -4,6 +4,8 @@
 //! The page of the rules has one heading for each of them, and the name is its first word. A name
 //! is a whole word in running text: in a comment of a Rust file, or in a page outside of code.
 //! Identifiers, types, strings and anything in backticks are no names.
+//!
+//! A text that names all of them, as `R1 to R9`, has to name the last one that is defined.
 
 use super::{File, prose, source};
 use std::collections::BTreeMap;
@@ -30,7 +32,9 @@ pub(super) fn check(files: &[File]) -> Vec<String> {
         }
     }
     for file in files {
-        for (number, text) in running_text(file) {
+        let texts = running_text(file);
+        found.extend(wrong_ranges(file, &texts, &defined));
+        for (number, text) in texts {
             for Found { name, counts } in names(&text) {
                 match defined.get_mut(&name) {
                     Some((_, uses)) if file.path != page.path => *uses += usize::from(counts),
@@ -49,6 +53,33 @@ pub(super) fn check(files: &[File]) -> Vec<String> {
         format!("{PAGE}:{line}: {} is named nowhere else: code, or a page, keeps it", show(*name))
     }));
     found
+}
+
+/// Returns a finding for each `R1 to R9` of which the end is not the last rule. It may be on two
+/// lines.
+fn wrong_ranges(
+    file: &File,
+    texts: &[(usize, String)],
+    defined: &BTreeMap<Name, (usize, usize)>,
+) -> Vec<String> {
+    let mut words: Vec<(usize, &str)> = Vec::new();
+    for (number, text) in texts {
+        let plain = text.split_whitespace().filter(|word| !matches!(*word, "//" | "///" | "//!"));
+        words.extend(plain.map(|word| (*number, word)));
+    }
+    let name = |word: &str| parse(word.trim_matches(|c| !source::is_word(c)));
+    let last = |kind: char| defined.keys().filter(|name| name.0 == kind).max().copied();
+    let ranges = words.windows(3).filter(|three| three[1].1 == "to");
+    let ranges =
+        ranges.filter_map(|three| Some((three[0].0, name(three[0].1)?, name(three[2].1)?)));
+    let wrong = ranges.filter(|(_, from, to)| from.1 == 1 && last(from.0) != Some(*to));
+    let path = file.path.display();
+    wrong
+        .map(|(number, from, to)| {
+            let last = last(from.0).map_or_else(|| "none".to_owned(), show);
+            format!("{path}:{number}: {} to {}: the last one is {last}", show(from), show(to))
+        })
+        .collect()
 }
 
 fn show((kind, number): Name) -> String {
@@ -163,6 +194,16 @@ mod tests {
         }
         assert_eq!(findings("## R1 a\n## R1 b\n", &[("a.md", "R1")]).len(), 1, "defined twice");
         assert_eq!(check(&[file("a.md", "R1")]).len(), 1, "no page");
+    }
+
+    #[test]
+    fn a_range_from_the_first_one_ends_at_the_last_one() {
+        let page = "# R1\n# R2\n# R3\n# I1\n";
+        let names = ("a.md", "R1, R2, R3, I1");
+        let found = |text: &str| findings(page, &[names, ("a.rs", text)]);
+        assert_eq!(found("// (R1 to\n// R3), and R1 to R3. R2 to R3, I1 to I1.\n"), [""; 0]);
+        assert_eq!(found("// The rules (R1 to R2)\n"), ["a.rs:1: R1 to R2: the last one is R3"]);
+        assert_eq!(found("//! R1 to\n//! R2, R3\n").len(), 1);
     }
 
     #[test]

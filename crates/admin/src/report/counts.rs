@@ -89,7 +89,7 @@ pub struct Path {
     pub host_address: Option<String>,
     /// The address of the data client that the host dialled; `None` for a unix socket.
     pub portal: Option<String>,
-    /// The counts, since it was opened.
+    /// The counts since the connection was opened.
     #[serde(flatten)]
     pub io: Io,
 }
@@ -103,7 +103,7 @@ fn ranges<S: serde::Serializer>(histogram: &Histogram, to: S) -> Result<S::Ok, S
 }
 
 impl Latency {
-    /// Creates it from a histogram, and the sum of the same times.
+    /// Creates the latency from a histogram, and the sum of the same times.
     pub fn new(total_us: u64, histogram: Histogram) -> Latency {
         let count = histogram.total();
         let us = |time: Duration| time.as_nanos() as f64 / 1000.0;
@@ -116,13 +116,13 @@ impl Latency {
         }
     }
 
-    /// Returns what has been counted since an earlier state.
+    /// Returns the latency since an earlier state.
     pub fn since(&self, earlier: &Latency) -> Latency {
         let total = self.total_us.saturating_sub(earlier.total_us);
         Latency::new(total, self.histogram.since(&earlier.histogram))
     }
 
-    /// Returns both together.
+    /// Returns the sum of both latencies.
     pub fn plus(&self, other: &Latency) -> Latency {
         let mut histogram = self.histogram.clone();
         histogram.merge(&other.histogram);

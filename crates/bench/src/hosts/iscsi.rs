@@ -4,7 +4,7 @@
 //! Digests of what comes are checked: a host that does not check them would load the data client
 //! faster than any real one.
 
-use super::{Ask, Protocol, Told, be32};
+use super::{Ask, Meaning, Protocol, be32, has_digest};
 use crate::tally::Side;
 use base::LinkId;
 use base::crc::crc32c;
@@ -96,19 +96,19 @@ impl Iscsi {
         self.send(link, &mut bhs, data, out);
     }
 
-    fn answered(&mut self, head: &[u8], body: &[u8]) -> Result<Told, String> {
+    fn answered(&mut self, head: &[u8], body: &[u8]) -> Result<Meaning, String> {
         self.stat_sn = be32(head, 24).wrapping_add(1);
         let (itt, response, status) = (be32(head, 16), head[2], head[3]);
         if itt == FIRST {
             let attention =
                 status == 2 && body.get(SENSE_KEY).map(|b| b & 15) == Some(UNIT_ATTENTION);
             return match status == 0 || attention {
-                true => Ok(Told::Attached),
+                true => Ok(Meaning::Attached),
                 false => Err(format!("the first command failed with status {status:#x}")),
             };
         }
         match (head[0], response, status) {
-            (DATA_IN, _, 0) | (RESPONSE, 0, 0) => Ok(Told::Done(itt)),
+            (DATA_IN, _, 0) | (RESPONSE, 0, 0) => Ok(Meaning::Done(itt)),
             _ => Err(format!("a command failed: response {response:#x}, status {status:#x}")),
         }
     }
@@ -120,9 +120,8 @@ impl Iscsi {
             return Ok(&body[..len]);
         }
         let (bhs, digest) = head.split_at(BHS);
-        let fits = |bytes: &[u8], digest: &[u8]| crc32c(bytes).to_le_bytes() == digest;
         let (data, rest) = body.split_at(len.next_multiple_of(4));
-        if !fits(bhs, digest) || (len > 0 && !fits(data, rest)) {
+        if !has_digest(bhs, digest) || (len > 0 && !has_digest(data, rest)) {
             return Err("a digest of the target is wrong".into());
         }
         Ok(&data[..len])
@@ -159,7 +158,7 @@ impl Protocol for Iscsi {
         head: &[u8],
         body: &Buf,
         out: &mut Effects,
-    ) -> Result<Told, String> {
+    ) -> Result<Meaning, String> {
         let data = self.checked(head, body)?;
         match head[0] {
             LOGIN_RESPONSE if be32(head, 36) >> 16 != 0 || head[1] & 0x83 != 0x83 => {
@@ -174,12 +173,12 @@ impl Protocol for Iscsi {
                 self.logged_in = true;
                 self.stat_sn = be32(head, 24).wrapping_add(1);
                 self.command(link, (FIRST, 0x80, 0), &[0; 16], Buf::EMPTY, out);
-                Ok(Told::Nothing)
+                Ok(Meaning::Nothing)
             }
             // Status comes with the last data.
-            DATA_IN if head[1] & 1 == 0 => Ok(Told::Nothing),
+            DATA_IN if head[1] & 1 == 0 => Ok(Meaning::Nothing),
             DATA_IN | RESPONSE => self.answered(head, data),
-            NOP_IN if be32(head, 20) == u32::MAX => Ok(Told::Nothing),
+            NOP_IN if be32(head, 20) == u32::MAX => Ok(Meaning::Nothing),
             other => Err(format!("a PDU {other:#x} that a load does not expect")),
         }
     }

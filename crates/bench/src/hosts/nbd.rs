@@ -3,7 +3,7 @@
 //! The names are those of the protocol's specification. A cookie is the slot of a request. Its
 //! highest bit says whether data follows a successful reply, so the framer needs no table.
 
-use super::{Ask, Protocol, Told, be32, be64};
+use super::{Ask, Meaning, Protocol, be32, be64};
 use crate::tally::Side;
 use base::LinkId;
 use seam::{Buf, Effects, FrameError, Framer, Framing, Head};
@@ -70,7 +70,7 @@ impl Protocol for Nbd {
         head: &[u8],
         _: &Buf,
         out: &mut Effects,
-    ) -> Result<Told, String> {
+    ) -> Result<Meaning, String> {
         match self.phase {
             Phase::Greeting => {
                 self.phase = Phase::Options;
@@ -84,18 +84,18 @@ impl Protocol for Nbd {
                 option.extend((data.len() as u32).to_be_bytes());
                 let body = out.copy(&data);
                 out.send(link, Head::new(&option), body);
-                Ok(Told::Nothing)
+                Ok(Meaning::Nothing)
             }
             Phase::Options => match be32(head, 12) {
                 NBD_REP_ACK => {
                     self.phase = Phase::Replies;
-                    Ok(Told::Attached)
+                    Ok(Meaning::Attached)
                 }
-                NBD_REP_INFO => Ok(Told::Nothing),
+                NBD_REP_INFO => Ok(Meaning::Nothing),
                 other => Err(format!("export {} is refused: {other:#x}", self.export)),
             },
             Phase::Replies => match be32(head, 4) {
-                0 => Ok(Told::Done(be64(head, 8) as u32)),
+                0 => Ok(Meaning::Done(be64(head, 8) as u32)),
                 error => Err(format!("a request over NBD failed with error {error}")),
             },
         }

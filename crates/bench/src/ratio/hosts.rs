@@ -1,38 +1,46 @@
-//! iSCSI against NBD, both over TCP: the same hosts, volume and data client.
+//! iSCSI and NVMe/TCP against NBD, all over TCP: the same hosts, volume and data client.
 
 use super::outcome::Outcome;
-use super::rows::{BLOCK, HostRow};
+use super::rows::{BLOCK, HostProtocol, HostRow};
 use crate::cpu::Kind;
 use crate::figures::Figures;
-use crate::hosts::{self, Iscsi, Nbd, Work};
+use crate::hosts::{self, Iscsi, Nbd, Nvme, Work};
 use crate::pair::Rounds;
-use crate::test_cluster::TestCluster;
+use crate::test_cluster::{Ports, TestCluster};
 use anyhow::Result;
-use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Measures NBD and iSCSI in turn, at these addresses of the data client.
+/// Measures NBD and the row's protocol in turn.
 pub(crate) fn measure(
     row: &HostRow,
     cluster: &TestCluster,
-    (nbd, iscsi): (SocketAddr, SocketAddr),
+    ports: Ports,
     rounds: usize,
     window: Duration,
 ) -> Result<Outcome> {
     let work = Work { mix: row.mix, block: BLOCK, depth: row.depth };
     let (processes, size) = (&cluster.processes, cluster.volume.size);
-    let target = cluster.iscsi_target()?;
+    let volume = cluster.published()?;
+    let (name, title) = (row.protocol.name(), row.title());
     let taken = Rounds::take(
         rounds,
         |at| {
-            let title = format!("{}, NBD, {at}", row.title);
-            let host = Nbd::new(&cluster.volume.name, BLOCK);
-            hosts::load(&title, host, (nbd, size), work, processes, window)
+            let title = format!("{title}, NBD, {at}");
+            let host = Nbd::new(&volume.name, BLOCK);
+            hosts::load(&title, host, (ports.nbd, size), work, processes, window)
         },
         |at| {
-            let title = format!("{}, iSCSI, {at}", row.title);
-            let host = Iscsi::new(&target, row.digests);
-            hosts::load(&title, host, (iscsi, size), work, processes, window)
+            let title = format!("{title}, {name}, {at}");
+            match row.protocol {
+                HostProtocol::Iscsi => {
+                    let host = Iscsi::new(&volume.iscsi_target, row.digests);
+                    hosts::load(&title, host, (ports.iscsi, size), work, processes, window)
+                }
+                HostProtocol::Nvme => {
+                    let host = Nvme::new(&volume.nvme_subsystem, volume.id, row.digests);
+                    hosts::load(&title, host, (ports.nvme, size), work, processes, window)
+                }
+            }
         },
     )?;
     let figure = |f: &Figures| if row.depth == 1 { f.latency_us.p50 } else { client_us(f) };
@@ -40,13 +48,13 @@ pub(crate) fn measure(
     let (us, ours_us) = (taken.floor(figure), taken.ours(figure));
     Ok(Outcome {
         note: Some(format!(
-            "IOPS: NBD {:.0}, iSCSI {:.0}",
+            "IOPS: NBD {:.0}, {name} {:.0}",
             taken.floor(|f| f.iops),
             taken.ours(|f| f.iops)
         )),
         process_ratio: Some(taken.ratio(|f| f.process_us_per_io).median),
         machine_ratio: Some(taken.ratio(|f| f.machine_us_per_io).median),
-        ..Outcome::new(row.name, row.title, unit, row.target)
+        ..Outcome::new(row.name, &title, unit, row.target)
             .with_figures([us, ours_us], [us, ours_us])
             .with_ratio(taken.ratio(figure))
     })

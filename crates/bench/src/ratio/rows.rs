@@ -47,17 +47,38 @@ pub const IDLE: Target = Target { must: 1.0, aim: None, higher_is_better: false 
 pub const NBD: Target = at_most(1.5, 1.2);
 
 /// Over the cost of NBD over TCP.
-const ISCSI: Target = at_most(1.15, 1.08);
+const HOST: Target = at_most(1.15, 1.08);
 /// The same with digests of heads and data.
-const ISCSI_DIGESTS: Target = at_most(1.25, 1.15);
+const HOST_DIGESTS: Target = at_most(1.25, 1.15);
 
-/// A row that compares iSCSI with NBD over TCP, both loaded by hosts of our own.
+/// A protocol that is compared with NBD.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HostProtocol {
+    /// iSCSI.
+    Iscsi,
+    /// NVMe/TCP.
+    Nvme,
+}
+
+impl HostProtocol {
+    /// Returns its name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            HostProtocol::Iscsi => "iSCSI",
+            HostProtocol::Nvme => "NVMe/TCP",
+        }
+    }
+}
+
+/// A row that compares a protocol with NBD, both over TCP and loaded by hosts of our own.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct HostRow {
     /// Its name.
     pub name: &'static str,
-    /// Its title for people.
-    pub title: &'static str,
+    /// The protocol.
+    pub protocol: HostProtocol,
+    /// The load, for people.
+    pub load: &'static str,
     /// Digests of heads and data.
     pub digests: bool,
     /// Percentage of reads.
@@ -69,40 +90,29 @@ pub struct HostRow {
     pub target: Target,
 }
 
-const HOSTS: [HostRow; 4] = [
-    HostRow {
-        name: "iscsi-read",
-        title: "iSCSI, 4 KiB read, depth 32, over NBD",
-        digests: false,
-        mix: 100,
-        depth: 32,
-        target: ISCSI,
-    },
-    HostRow {
-        name: "iscsi-mixed",
-        title: "iSCSI, 4 KiB 70/30, depth 32, over NBD",
-        digests: false,
-        mix: MIX,
-        depth: 32,
-        target: ISCSI,
-    },
-    HostRow {
-        name: "iscsi-digests",
-        title: "iSCSI with digests, 4 KiB 70/30, depth 32, over NBD",
-        digests: true,
-        mix: MIX,
-        depth: 32,
-        target: ISCSI_DIGESTS,
-    },
-    HostRow {
-        name: "iscsi-latency",
-        title: "iSCSI, 4 KiB read, depth 1, over NBD",
-        digests: false,
-        mix: 100,
-        depth: 1,
-        target: ISCSI,
-    },
-];
+impl HostRow {
+    /// Returns its title for people.
+    pub fn title(&self) -> String {
+        let digests = if self.digests { " with digests" } else { "" };
+        format!("{}{digests}, {}, over NBD", self.protocol.name(), self.load)
+    }
+}
+
+/// Returns the rows of one protocol.
+const fn host_rows(protocol: HostProtocol, names: [&'static str; 4]) -> [HostRow; 4] {
+    let (mix, depth, digests, target) = (100, 32, false, HOST);
+    let load = "4 KiB read, depth 32";
+    let read = HostRow { name: names[0], protocol, load, digests, mix, depth, target };
+    let mixed = HostRow { name: names[1], load: "4 KiB 70/30, depth 32", mix: MIX, ..read };
+    let checked = HostRow { name: names[2], digests: true, target: HOST_DIGESTS, ..mixed };
+    let single = HostRow { name: names[3], load: "4 KiB read, depth 1", depth: 1, ..read };
+    [read, mixed, checked, single]
+}
+
+const ISCSI: [HostRow; 4] =
+    host_rows(HostProtocol::Iscsi, ["iscsi-read", "iscsi-mixed", "iscsi-digests", "iscsi-latency"]);
+const NVME: [HostRow; 4] =
+    host_rows(HostProtocol::Nvme, ["nvme-read", "nvme-mixed", "nvme-digests", "nvme-latency"]);
 
 /// The figure that a row compares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -197,7 +207,7 @@ pub struct Plan {
     pub idle: bool,
     /// Measure NBD, too.
     pub nbd: bool,
-    /// The rows about iSCSI.
+    /// The rows about iSCSI and NVMe/TCP.
     pub hosts: Vec<HostRow>,
     only: Vec<String>,
 }
@@ -320,7 +330,8 @@ impl Plan {
                 });
             }
         }
-        Plan { pairs, growths, idle: true, nbd: true, hosts: HOSTS.to_vec(), only: Vec::new() }
+        let hosts = [ISCSI, NVME].concat();
+        Plan { pairs, growths, idle: true, nbd: true, hosts, only: Vec::new() }
     }
 
     /// Returns the names of all rows.

@@ -87,7 +87,7 @@ impl<R: BufRead, W: Write> Asking<'_, R, W> {
             self.output.flush()?;
             let mut line = String::new();
             let read = self.input.read_line(&mut line)?;
-            anyhow::ensure!(read > 0, "nobody answers: give a topology file instead");
+            anyhow::ensure!(read > 0, "no answer: give a topology file instead");
             let answer = if line.trim().is_empty() { default } else { line.trim() };
             match answer.parse() {
                 Ok(answer) => return Ok(answer),

@@ -243,14 +243,14 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_is_off_by_what_the_asking_does_not_explain() {
+    fn a_clock_is_off_by_more_than_the_time_of_the_request() {
         for (now, ahead) in [(1_000_001, 0), (1_000_030, 28), (999_990, -10)] {
             assert_eq!(look(&format!("now={now}")).ahead, ahead);
         }
     }
 
     #[test]
-    fn what_a_device_holds_is_read_from_its_first_page() {
+    fn the_content_of_a_device_is_recognised_by_its_first_page() {
         let folder = std::env::temp_dir().join(format!("gabion-held-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("disk 0");
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_host_is_told() {
+    fn problems_of_a_host_are_reported() {
         assert_eq!(wrong("now=1000001"), [""; 0]);
         assert!(wrong("now=1000000\nbusy=7001")[0].contains("port 7001"));
         assert!(wrong("now=1000000\nruns=sds\nbusy=7072")[0].contains("a Gabion sds runs"));

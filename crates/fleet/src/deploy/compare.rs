@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_fine_is_fine() {
+    fn compatible_hosts_have_no_findings() {
         assert_eq!(wrong(|_| {}), []);
         assert_eq!(wrong(|f| f[0].ahead = 60), []);
         assert_eq!(
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_do_not_go_together_are_told() {
+    fn incompatible_hosts_are_reported() {
         let (host, why) = one(|f| f[2].machine = "0".into());
         assert!(host == 2 && why.contains("same machine as node1"), "{why}");
         let (host, why) = one(|f| f[1].ahead = -90);

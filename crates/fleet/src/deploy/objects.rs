@@ -237,7 +237,7 @@ mod tests {
     "#;
 
     #[test]
-    fn what_hosts_name_is_made_once_and_described_pools_are_set() {
+    fn objects_that_hosts_name_are_created_once_and_described_pools_are_set() {
         let topology: Topology = toml::from_str(POOLS).unwrap();
         topology.check(false).unwrap();
         let object = |kind, name: &str| ObjectStatus {
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_is_told_before_anybody_is_asked() {
+    fn an_inconsistent_topology_is_reported_before_any_host_is_contacted() {
         let wrong = |from: &str, to: &str, word: &str| {
             assert!(POOLS.contains(from), "{from}");
             let topology: Topology = toml::from_str(&POOLS.replace(from, to)).unwrap();

@@ -75,6 +75,7 @@ pub(crate) fn of(host: &Host, topology: &Topology, founding: bool) -> Result<Vec
             iscsi_secrets: None,
             iscsi_sectors: Default::default(),
             nvme: host.nvme.into_iter().collect(),
+            nvme_secrets: None,
             backend: Default::default(),
             tcp_only: false,
             spin_us: None,

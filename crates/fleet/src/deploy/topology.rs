@@ -394,7 +394,7 @@ impl Topology {
         }
         objects::check(self)?;
         if !self.hosts.iter().any(|h| h.sdc.is_some()) && !self.volumes.is_empty() {
-            bail!("no host has `sdc`, so nobody would serve the volumes");
+            bail!("no host has `sdc`, so no process would serve the volumes");
         }
         for host in self.hosts.iter().filter(|host| host.sdc.is_none()) {
             for (key, at) in [("iscsi", host.iscsi), ("nvme", host.nvme)] {
@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_before_anybody_is_asked() {
+    fn mistakes_are_reported_before_any_host_is_contacted() {
         let wrong = |from: &str, to: &str, word: &str| {
             let topology: Topology = toml::from_str(&EXAMPLE.replace(from, to)).unwrap();
             let said = topology.check(false).unwrap_err().to_string();

@@ -77,8 +77,8 @@ pub(crate) fn beneath(path: &Path) -> Result<Medium> {
 /// Returns the atomic write size of the file system, which may be less than the device's.
 fn atomic_of_file(path: &Path) -> Option<u32> {
     let wanted = StatxFlags::from_bits_retain(WRITE_ATOMIC);
-    let told = statx(CWD, path, AtFlags::empty(), wanted).ok()?;
-    (told.stx_mask & WRITE_ATOMIC != 0).then_some(told.stx_atomic_write_unit_max)
+    let info = statx(CWD, path, AtFlags::empty(), wanted).ok()?;
+    (info.stx_mask & WRITE_ATOMIC != 0).then_some(info.stx_atomic_write_unit_max)
 }
 
 /// Returns the sysfs folder of a device's disk.

@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_saved_is_restored_or_the_failure_is_told() {
+    fn saved_content_is_restored_or_the_failure_is_reported() {
         let mut scratch = Scratch::new(&std::env::temp_dir(), false).unwrap();
         scratch.saved = (0..2 * PIECE).map(|i| (i / 4096) as u8).collect();
         let saved = scratch.saved.clone();

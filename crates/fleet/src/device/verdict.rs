@@ -5,6 +5,7 @@
 //! Measurements can tell that a flush is quicker than the medium could be.
 
 use super::medium::{Cache, Kind, Medium};
+use base::{Mutant, mutant};
 use serde::Serialize;
 
 /// The quickest tenth, in microseconds, because a busy machine makes any operation slow.
@@ -40,7 +41,7 @@ pub struct Verdict {
 impl Verdict {
     /// Returns true if the device must not be used without `--force`.
     pub fn is_refused(&self) -> bool {
-        self.trust == Trust::Lying
+        self.trust == Trust::Lying && !mutant::on(Mutant::TrustLiars)
     }
 }
 
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_true_is_told_from_what_cannot() {
+    fn plausible_and_impossible_results_are_distinguished() {
         let (back, through) = (Some(Cache::WriteBack), Some(Cache::WriteThrough));
         for (kind, cache, flush_us, expected) in [
             // A rotating disk, one that ignores flushes, one behind a battery, one without a cache.

@@ -86,12 +86,12 @@ pub(crate) fn none_can_lead(
     lost: &[String],
     ended: &[&String],
 ) -> Result<Option<anyhow::Error>> {
-    let (mut told, mut lost) = (Vec::new(), lost.to_vec());
+    let (mut welcomes, mut lost) = (Vec::new(), lost.to_vec());
     let mut whole: Vec<&str> = Vec::new();
     for name in running {
         match Admin::direct(listens(dir, name)?) {
             Ok((_, welcome)) => {
-                told.push(welcome);
+                welcomes.push(welcome);
                 whole.push(name);
             }
             // Its log exists but is empty.
@@ -99,7 +99,7 @@ pub(crate) fn none_can_lead(
             Err(_) => return Ok(None),
         }
     }
-    let Some(newest) = told.into_iter().max_by_key(|w| (w.last_term, w.last)) else {
+    let Some(newest) = welcomes.into_iter().max_by_key(|w| (w.last_term, w.last)) else {
         return Ok(Some(restore(dir, target, &lost)));
     };
     let gone = lost.iter().chain(ended.iter().copied()).map(|name| listens(dir, name));

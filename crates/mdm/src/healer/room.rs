@@ -267,8 +267,8 @@ impl Loads {
         all
     }
 
-    /// Returns the moves that would level all devices that are up, each pool by itself.
-    pub(super) fn level(state: &State) -> Plan {
+    /// Returns the moves that would balance all devices that are up, each pool by itself.
+    pub(super) fn rebalance(state: &State) -> Plan {
         let mut all = Plan::default();
         let pools = state.objects.pools.keys();
         for pool in pools.take(if mutant::on(Mutant::LevelFirstPool) { 1 } else { usize::MAX }) {

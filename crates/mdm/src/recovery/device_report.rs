@@ -31,7 +31,7 @@ pub struct DeviceReport {
     earlier: Option<Map>,
 }
 
-/// What a device remembers of a group.
+/// A device's records of a group.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Said {
     pub acted: u64,
@@ -46,7 +46,7 @@ pub(super) struct Map {
     /// 0: the process has no map, or its map does not name its incarnation.
     pub version: MapVersion,
     /// Version of the newest map that an MDM itself has sent to this server.
-    pub told: MapVersion,
+    pub from_mdm: MapVersion,
     pub configs: BTreeMap<GroupId, GroupInfo>,
     pub volumes: BTreeMap<VolumeId, VolumeInfo>,
     pub next_volume: u32,
@@ -68,7 +68,7 @@ impl DeviceReport {
         {
             return false;
         }
-        (map.version, map.told) = (MapVersion(part.version), MapVersion(part.told));
+        (map.version, map.from_mdm) = (MapVersion(part.version), MapVersion(part.told));
         map.next_volume = part.next_volume;
         map.stores.extend(part.devices.iter().map(|d| (DeviceId(d.device), d.store)));
         self.held.extend(part.held);

@@ -58,7 +58,7 @@ impl State {
         };
         if !self.volumes.values().all(generations) {
             return Err(String::from(
-                "a volume is mapped to nobody known, or ahead of its time, or has a wrong reservation",
+                "a volume is mapped to an unknown client, or its generation or table is wrong",
             ));
         }
         check_objects(self)?;

@@ -12,7 +12,7 @@ use crate::refused::Refused;
 use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
-use base::{DeviceId, Epoch, GroupId, UNIT, VolumeId};
+use base::{DeviceId, Epoch, GroupId, Mutant, UNIT, VolumeId, mutant};
 use wire::control::{self, AcceptedLoss, Intent, Unserved, UnservedGroup, VolumeDamage};
 
 /// The most accepted losses of a volume that are remembered.
@@ -210,7 +210,9 @@ pub(super) fn accept_loss(state: &State, c: &command::AcceptLoss) -> Edits {
     let mut groups = Vec::new();
     for shape in &c.groups {
         let id = GroupId(shape.group);
-        let old = state.groups.get(&id).filter(|g| g.epoch.0 == shape.epoch && g.is_failed());
+        let meant = |g: &&Group| g.epoch.0 == shape.epoch && g.is_failed();
+        let meant = |g: &&Group| meant(g) || mutant::on(Mutant::AcceptServed);
+        let old = state.groups.get(&id).filter(meant);
         let (Some(old), [first, ..]) = (old, &shape.replicas[..]) else { continue };
         let first = DeviceId(*first);
         // In a group in doubt, replicas may have acted in later epochs.
@@ -239,7 +241,7 @@ pub(super) fn accept_loss(state: &State, c: &command::AcceptLoss) -> Edits {
     for id in c.volumes.iter().map(|id| VolumeId(*id)) {
         let Some(mut volume) = state.volumes.get(&id).cloned() else { continue };
         let begun = groups.iter().map(|(id, _)| *id).filter(|id| volume.slots.contains(id));
-        match (c.loss.errors, c.loss.stale) {
+        match (c.loss.errors && !mutant::on(Mutant::ErrorsAsZeros), c.loss.stale) {
             (true, _) => {
                 let units = volume.size.div_ceil(UNIT.into()) as u32;
                 volume.gaps.extend(begun.map(|id| (id, units)));

@@ -21,7 +21,8 @@ pub struct Edits {
     pub(super) sdc: Option<(SdcId, Option<Sdc>)>,
     pub(super) groups: Vec<(GroupId, Group)>,
     pub(super) volume: Option<(VolumeId, Option<Volume>)>,
-    /// What clients have asked for last, of a volume that stays as it is. This is in no map.
+    /// The last changes that clients have requested of a volume that stays as it is. No map has
+    /// them.
     pub(super) asked: Option<(VolumeId, AllAsked)>,
     pub(super) member: Option<(u32, Option<Member>)>,
     /// From a [`command::Reconcile`] or [`command::AcceptLoss`].
@@ -71,11 +72,6 @@ impl Change {
     /// Returns true if the command changes nothing, so that it need not be logged.
     pub fn is_nothing(&self) -> bool {
         self.edits.is_empty()
-    }
-
-    /// Returns the command alone.
-    pub fn into_command(self) -> Command {
-        self.command
     }
 }
 

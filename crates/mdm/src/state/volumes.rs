@@ -109,9 +109,9 @@ fn are_known(state: &State, mapping: &Mapping) -> bool {
     mapping.clients().all(|(sdc, _)| state.may_be_client(sdc))
 }
 
-/// Changes the reservations of a volume, for a host of a client. A change that is refused changes
-/// only the record of what was asked, and so does one that finds the table as it is to be. One that
-/// is known by its number, or older, changes nothing.
+/// Changes the reservations of a volume, for a host of a client. A refused change, and a change
+/// without effect, only enter the record of requested changes. A change with the number of an
+/// earlier one, or with a lower number, does nothing.
 pub(super) fn reserve(state: &State, c: &command::Reserve) -> Result<Edits, Refused> {
     let (id, sdc) = (VolumeId(c.volume), SdcId(c.sdc));
     let old = state.volumes.get(&id).ok_or_else(|| Refused::NotFound(format!("{id}")))?;

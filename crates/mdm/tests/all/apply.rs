@@ -1,4 +1,4 @@
-//! What each command does, case by case.
+//! The effect of each command, case by case.
 
 use crate::common::{self, *};
 use base::{DeviceId, MapVersion, VolumeId};
@@ -267,7 +267,7 @@ fn registrations_tell_lives_apart() {
 }
 
 #[test]
-fn a_device_that_has_grown_counts_with_what_it_has_now() {
+fn a_device_that_has_grown_counts_with_its_new_size() {
     let mut state = pair(Durable);
     let version = state.version;
     let larger = control::Register {
@@ -372,7 +372,7 @@ fn create(state: &mut State, name: &str, size: u64) -> Result<(), Refused> {
 }
 
 #[test]
-fn volumes_come_grow_and_go() {
+fn volumes_are_created_grown_and_deleted() {
     let mut state = State::new();
     apply(&mut state, &Command::FormCluster(FormCluster { cluster: 7 }));
     apply(&mut state, &up(1, 1, 11, Ram));

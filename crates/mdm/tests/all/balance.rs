@@ -1,4 +1,4 @@
-//! Whatever devices come and go, each one ends with its share of the data, and hardly more is
+//! After any additions and removals, each device has its share of the data, and hardly more is
 //! copied than necessary.
 //!
 //! The real healer plans against the real state; only the copies themselves take no time. The data

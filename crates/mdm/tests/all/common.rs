@@ -4,7 +4,6 @@ use base::{DeviceId, GroupId, Limits};
 use mdm::command::*;
 use mdm::controller;
 use mdm::group::Group;
-use mdm::state::Change;
 use mdm::{Command, Outcome, State};
 use wire::control::DeviceKind;
 
@@ -110,5 +109,5 @@ pub(crate) fn create(
     limits: &base::Limits,
 ) -> Result<Command, mdm::Refused> {
     let ask = wire::control::CreateVolume { name: name.into(), size, ..Default::default() };
-    controller::create_volume_command(state, &ask, limits, &|_| 0).map(Change::into_command)
+    controller::create_volume_command(state, &ask, limits, &|_| 0).map(|change| (*change).clone())
 }

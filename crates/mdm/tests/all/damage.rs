@@ -164,7 +164,7 @@ fn in_doubt_the_newest_copy_that_devices_tell_of_is_taken() {
 
 /// A device has not deleted what it has of a group before it knows a map without it.
 #[test]
-fn a_device_that_has_not_pulled_the_map_in_this_life_gets_no_copy() {
+fn an_accepted_loss_gives_no_copy_to_a_device_whose_process_has_not_pulled_the_map() {
     let mut state = pair(Durable);
     for (device, life) in [(3, 3), (4, 4)] {
         apply(&mut state, &up(device, life, 10 + life, Durable));
@@ -188,7 +188,7 @@ fn a_device_that_has_not_pulled_the_map_in_this_life_gets_no_copy() {
 }
 
 #[test]
-fn lost_data_is_an_error_or_zeros_as_the_order_says() {
+pub(crate) fn lost_data_is_an_error_or_zeros_as_the_order_says() {
     let mut state = pair(Ram);
     for (device, life) in [(3, 3), (4, 4)] {
         apply(&mut state, &up(device, life, 10 + life, Ram));

@@ -1,4 +1,4 @@
-//! What the healer plans, for which groups and destinations, and when it must not.
+//! The healer's plans: for which groups and destinations, and when it must not plan any.
 
 use crate::common::{self, *};
 use base::{DeviceId, Duration, GroupId, Limits, SdsId, Time};
@@ -176,7 +176,7 @@ fn a_device_that_stays_away_is_rebuilt_on_all_others() {
 }
 
 #[test]
-fn who_stays_away_and_has_nothing_any_more_keeps_nobody_from_a_share() {
+fn an_absent_device_without_data_delays_no_rebalance() {
     let mut rig = Rig::new(4);
     rig.down(2);
     rig.beats();
@@ -212,7 +212,7 @@ fn a_bounded_number_of_groups_moves_at_a_time() {
 }
 
 #[test]
-fn who_comes_back_gets_only_what_it_missed_where_that_is_less() {
+fn a_returning_device_gets_only_what_it_missed_where_that_is_less() {
     let mut rig = Rig::new(4);
     rig.down(2);
     rig.beats();
@@ -249,7 +249,7 @@ fn a_newcomer_that_goes_down_is_given_up() {
 }
 
 #[test]
-fn who_may_still_serve_is_not_dropped() {
+fn a_replica_that_may_still_serve_is_not_dropped() {
     let cut_off = || {
         let mut rig = Rig::new(3);
         let life = rig.life(1);
@@ -353,7 +353,7 @@ fn a_move_within_a_fault_set_never_ends_with_both_copies_there() {
 /// Moves from 2 to 3, which is in the same fault set, have their copies when the servers of the
 /// other copies go down. Other devices take the place of these copies.
 #[test]
-fn newcomers_in_place_of_lost_copies_are_few_per_device_and_leave_the_spare_to_rebuilds() {
+fn replacements_of_lost_copies_are_few_per_device_and_leave_the_spare_to_rebuilds() {
     let mut rig = Rig::new(6);
     for n in [2, 3] {
         rig.state.servers.get_mut(&SdsId(n)).unwrap().unit = SdsId(2);
@@ -399,7 +399,7 @@ fn a_move_that_lost_all_its_copies_keeps_no_other_group_waiting() {
 }
 
 #[test]
-fn so_many_away_are_no_accident() {
+fn rebuilds_are_held_while_too_many_devices_are_away() {
     let mut rig = Rig::new(12);
     (2..=3).for_each(|n| rig.down(n));
     rig.beats();
@@ -412,7 +412,7 @@ fn so_many_away_are_no_accident() {
 }
 
 #[test]
-fn nothing_comes_where_there_is_no_room_and_only_a_rebuild_uses_the_spare() {
+fn a_full_device_gets_no_copies_and_only_a_rebuild_uses_the_spare() {
     let mut rig = Rig::new(4);
     let almost = (1 << 30) * 91 / 100;
     [1, 2].into_iter().for_each(|n| rig.used(n, 1 << 20));
@@ -497,7 +497,7 @@ fn more_moves_begin_when_a_quarter_of_the_first_ones_is_done() {
 }
 
 #[test]
-fn who_has_just_come_gets_its_share_with_its_first_heartbeat() {
+fn a_new_device_gets_its_share_with_its_first_heartbeat() {
     let mut rig = Rig::new(4);
     rig.settle();
     rig.add(5, 0);
@@ -518,14 +518,14 @@ fn nothing_is_levelled_while_anything_is_degraded() {
 }
 
 #[test]
-fn two_copies_that_came_onto_one_server_are_parted() {
+fn two_copies_on_one_server_are_separated() {
     let mut rig = two_on_one_server(3);
     rig.settle();
     rig.shares();
 }
 
 #[test]
-fn two_copies_on_one_server_are_parted_as_soon_as_somebody_is_heard() {
+fn two_copies_on_one_server_are_separated_as_soon_as_a_server_is_heard() {
     let mut rig = two_on_one_server(6); // no device exceeds its share: only the server matters
     // A new leader: no device has reported to it yet.
     rig.healer = Healer::default();
@@ -705,8 +705,8 @@ fn a_newcomer_that_is_held_out_for_long_is_given_up() {
     assert!(!groups.is_empty());
     let quarantine = &mut rig.seen.devices.get_mut(&DeviceId(3)).unwrap().quarantine;
     let long = rig.limits.rebuild_after * 4;
-    (0..4).for_each(|_| quarantine.went(rig.now, long));
-    assert_eq!(quarantine.came(rig.now, long), Some(long));
+    (0..4).for_each(|_| quarantine.left(rig.now, long));
+    assert_eq!(quarantine.returned(rig.now, long), Some(long));
     let newcomers = |rig: &Rig| {
         let of = |id: &GroupId| rig.state.groups[id].newcomer();
         groups.iter().map(of).collect::<BTreeSet<_>>()
@@ -764,7 +764,7 @@ fn nothing_is_levelled_over_a_broken_path() {
     let mut rig = Rig::new(3);
     rig.settle();
     rig.add(4, 0);
-    // Whoever leads a group now: its other replica makes the copy when the leader is to leave.
+    // When a primary is to leave, the other replica of its group makes the copy.
     rig.seen.parted.extend([1, 2].map(|d| (DeviceId(d), DeviceId(4))));
     rig.beats();
     let moving = rig.moving();
@@ -776,7 +776,7 @@ fn nothing_is_levelled_over_a_broken_path() {
 }
 
 #[test]
-fn who_has_not_pulled_the_map_in_this_life_gets_no_copy() {
+fn a_device_gets_no_copy_before_its_process_has_pulled_the_map() {
     let mut rig = Rig::new(3);
     rig.settle();
     // The heartbeat of the last incarnation says how full it is. It may not yet have deleted its

@@ -113,9 +113,8 @@ fn history(state: &State, i: u64) -> Command {
         _ if i % 7 == 4 => common::create(state, &format!("v{i}"), 1, &limits()).unwrap(),
         _ if i % 7 == 6 => {
             let name = state.volumes.values().next().unwrap().name.clone();
-            controller::delete_volume_command(state, &name, false, |_| Vec::new())
-                .unwrap()
-                .into_command()
+            let delete = controller::delete_volume_command(state, &name, false, |_| Vec::new());
+            (*delete.unwrap()).clone()
         }
         _ => up(1 + (i % 2) as u32, state.next_incarnation.0, 11 + i % 2, Durable),
     }
@@ -388,7 +387,7 @@ fn until_flush_fails(disk: &mut Disk, log: &mut Log, n: &mut u32) -> bool {
 /// Flushes fail: of a batch, of a switch, and of the restart that follows. What a restart relies on
 /// is there when the power fails after it.
 #[test]
-fn what_a_restart_relies_on_is_on_the_disk_and_not_in_the_page_cache_only() {
+fn data_that_a_restart_relies_on_is_on_the_disk_and_not_only_in_the_page_cache() {
     let all = states(60);
     for (limit, first, second) in [1, 4096, 1 << 20]
         .into_iter()

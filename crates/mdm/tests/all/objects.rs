@@ -395,7 +395,7 @@ fn unmap(state: &mut State, volume: &str, sdcs: &[&str], all: bool) -> Result<()
 }
 
 #[test]
-fn volumes_are_mapped_to_all_or_to_those_who_are_named() {
+fn volumes_are_mapped_to_all_clients_or_to_named_ones() {
     use Access::{ReadOnly, ReadWrite};
     let mut s = racks();
     let (a, b) = (client(&mut s, "a"), client(&mut s, "b"));
@@ -434,7 +434,7 @@ fn volumes_are_mapped_to_all_or_to_those_who_are_named() {
 }
 
 #[test]
-fn who_is_renamed_is_recognised_by_its_own_name() {
+fn a_renamed_client_is_recognised_by_its_own_name() {
     let mut s = racks();
     let a = client(&mut s, "a");
     let b = client(&mut s, "b");
@@ -657,7 +657,7 @@ fn strip(bytes: &[u8], most: u64, inner: &[(u64, u64)]) -> Vec<u8> {
 }
 
 #[test]
-fn what_an_older_build_wrote_is_all_in_the_default_objects_and_mapped_to_all() {
+fn state_of_an_older_build_is_in_the_default_objects_and_mapped_to_all() {
     let mut s = pair(DeviceKind::Durable);
     client(&mut s, "c");
     let (bytes, volume) = (s.to_bytes(), s.volumes[&VolumeId(1)].clone());

@@ -124,15 +124,13 @@ fn command(state: &State, step: &Step) -> Option<Command> {
         }
         Step::Resize { name, size } => {
             let name = format!("v{name}");
-            controller::resize_volume_command(state, &name, *size, &limits(), &|_| 0)
-                .ok()?
-                .into_command()
+            let resize = controller::resize_volume_command(state, &name, *size, &limits(), &|_| 0);
+            (*resize.ok()?).clone()
         }
         Step::Delete { name } => {
             let name = format!("v{name}");
-            controller::delete_volume_command(state, &name, false, |_| Vec::new())
-                .ok()?
-                .into_command()
+            let delete = controller::delete_volume_command(state, &name, false, |_| Vec::new());
+            (*delete.ok()?).clone()
         }
         Step::Sdc { name } => {
             let name = format!("c{name}");

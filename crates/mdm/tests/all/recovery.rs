@@ -119,7 +119,7 @@ fn waits_for(state: &State, reports: &DeviceReports) -> Vec<u32> {
 
 #[test]
 // Long: a table of cases, each with its reports and results.
-fn who_has_everything_is_told_by_evidence_or_not_at_all() {
+fn only_evidence_shows_which_replica_has_everything() {
     let known = |list: &[u32]| Some(list.iter().map(|d| DeviceId(*d)).collect::<Vec<_>>());
     // Group 1 is in epoch 1 with both replicas in sync. Each case has the reports of both devices,
     // and the replicas in sync then: without an order, and after an operator ended the recovery.
@@ -235,7 +235,7 @@ fn a_loss_that_was_accepted_since_is_not_undone() {
 }
 
 #[test]
-fn that_a_group_was_lost_says_nothing_of_what_came_then() {
+fn a_recorded_loss_of_a_group_is_no_evidence_of_later_events() {
     let mut state = pair(Ram);
     apply(&mut state, &down(2, 2, false));
     apply(&mut state, &down(1, 1, true));
@@ -271,7 +271,7 @@ fn that_a_group_was_lost_says_nothing_of_what_came_then() {
 }
 
 #[test]
-fn who_is_empty_is_no_witness() {
+fn an_empty_device_is_no_evidence() {
     // A map says that group 1 had moved to dev3 and dev1; dev3 has come back empty since.
     let mut state = pair(Ram);
     apply(&mut state, &up(3, 3, 13, Ram));
@@ -437,7 +437,7 @@ fn a_backup_of_before_the_first_device_waits_for_a_person() {
 }
 
 #[test]
-fn what_follows_fits_into_an_entry_however_many_clients_are_named() {
+fn the_resulting_commands_fit_into_an_entry_however_many_clients_are_named() {
     let state = recovered(Durable);
     let grants =
         (1..4000).map(|sdc| control::GrantInfo { sdc, access: 1, generation: 1, since: None });
@@ -464,7 +464,7 @@ fn what_follows_fits_into_an_entry_however_many_clients_are_named() {
 }
 
 #[test]
-fn what_is_decided_while_it_is_not_known_changes_no_group() {
+fn while_a_group_is_in_doubt_no_decision_changes_it() {
     let mut state = recovered(Durable);
     let before = state.groups.clone();
     for command in [down(1, 1, true), up(1, 90, 11, Durable), suspect(2, 2, 1), join(2, 2, 1)] {
@@ -559,7 +559,7 @@ fn numbers_never_come_back_and_newer_maps_are_believed() {
 }
 
 #[test]
-fn data_of_volumes_that_nobody_knows_is_not_deleted_without_a_word() {
+fn data_of_unknown_volumes_is_not_deleted_without_an_order() {
     let mut state = recovered(Durable);
     let mut one = report(1, 1, None);
     assert!(one.add(Report { held: vec![1, 2], ..Report::default() }));
@@ -616,7 +616,7 @@ fn data_of_a_volume_stays_when_it_is_not_known_whether_it_was_deleted() {
 }
 
 #[test]
-fn what_was_given_away_after_an_earlier_restore_of_the_same_backup_is_not_given_away_again() {
+fn ids_given_out_after_an_earlier_restore_of_the_same_backup_are_not_given_out_again() {
     let mut first = recovered(Durable);
     settle(&mut first, &reports(vec![(1, report(1, 1, None)), (2, report(1, 1, None))]), false);
     assert!(!first.recovery.open);
@@ -650,7 +650,7 @@ fn a_report_without_end_is_refused() {
 }
 
 #[test]
-fn a_device_and_a_life_that_the_lost_ones_gave_go_on() {
+fn a_device_and_an_incarnation_from_the_lost_mdms_remain_valid() {
     let mut state = recovered(Durable);
     for (device, sds, incarnation) in [(1, "sds1", 40), (3, "sds3", 41)] {
         let registration = state.register(&life(device, sds, incarnation), false, None);
@@ -667,7 +667,7 @@ fn a_device_and_a_life_that_the_lost_ones_gave_go_on() {
 
 /// An operator has put another disk into the device's place, and only the lost MDMs knew that.
 #[test]
-fn a_device_that_was_replaced_since_is_let_in_and_what_was_there_is_no_evidence() {
+fn a_replacement_device_is_accepted_and_its_former_content_is_no_evidence() {
     let other = |store| control::Register { store, nonce: store, ..life(1, "sds1", 40) };
     let mut state = recovered(Durable);
     let registration = state.register(&other(99), false, Some(&report(1, 1, None)));

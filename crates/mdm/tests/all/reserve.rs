@@ -39,7 +39,7 @@ fn command(sdc: u32, number: u64, who: u8, change: &Change) -> Command {
     Command::Reserve(Reserve { volume: 1, sdc, incarnation, number, who, change, notes_losses })
 }
 
-/// Host `who` asks for a change, at client `sdc`. Returns what comes of it.
+/// Host `who` asks for a change, at client `sdc`. Returns the outcome.
 fn ask(s: &mut State, sdc: u32, number: u64, who: u8, change: &Change) -> ReserveOutcome {
     assert_eq!(apply(s, &command(sdc, number, who, change)), Outcome::Changed, "{change:?}");
     s.volumes[&V].asked(SdcId(sdc), 10 + u64::from(sdc), number).expect("it is known")
@@ -64,7 +64,7 @@ fn reserved() -> State {
 }
 
 #[test]
-fn what_takes_access_raises_the_generation_of_all_and_ends_no_permission() {
+fn a_change_that_takes_access_raises_all_generations_and_ends_no_permission() {
     let mut s = reserved();
     assert_eq!(numbers(&s), (2, 2, 1), "strangers write no more");
     assert_eq!(s.volumes[&V].mapping.all().map(|g| (g.generation, g.since)), Some((2, 1)));
@@ -105,7 +105,7 @@ pub(crate) fn a_change_that_comes_again_is_done_once() {
 }
 
 #[test]
-fn what_is_refused_changes_the_record_of_it_and_nothing_else() {
+fn a_refused_change_changes_only_its_record() {
     let mut s = reserved();
     let before = s.volumes[&V].clone();
     let cases = [
@@ -127,7 +127,7 @@ fn what_is_refused_changes_the_record_of_it_and_nothing_else() {
 
 /// It would be pushed to every client, with the whole table, as often as a host asks.
 #[test]
-fn what_leaves_the_table_as_it_was_is_logged_and_makes_no_map() {
+fn a_change_without_effect_is_logged_and_makes_no_map() {
     let mut s = reserved();
     let before = (s.version, s.volumes[&V].changed_at);
     let index = s.index;

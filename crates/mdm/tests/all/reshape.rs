@@ -58,14 +58,14 @@ fn the_primary_moves_and_hands_over_at_once() {
 }
 
 #[test]
-fn who_leaves_does_not_join_and_the_preferred_primary_leads() {
+fn a_leaving_replica_does_not_join_and_the_preferred_primary_leads() {
     let away = [down(2, 2, true), reshape(1, 2, &[1, 3, 2], 2), up(2, 4, 12, DeviceKind::Durable)];
     assert_eq!(run(&[&away[..], &[join(1, 1, 2)]].concat()), run(&away));
     assert_eq!(run(&[reshape(1, 1, &[2, 1], 0)]).2, (2, 2, vec![2, 1], vec![], false));
 }
 
 #[test]
-fn what_does_not_fit_changes_nothing() {
+fn commands_that_do_not_match_the_state_change_nothing() {
     let refused = [
         reshape(1, 2, &[1, 3, 2], 2),
         reshape(1, 1, &[1, 3], 0),

@@ -71,7 +71,7 @@ impl Rig {
 }
 
 #[test]
-fn a_device_that_says_it_is_slow_is_done_without_after_a_while() {
+fn a_device_that_reports_itself_slow_is_ejected_after_a_while() {
     let mut rig = Rig::new(4);
     rig.says(2, &[(2, 250)]);
     assert_eq!(rig.after(rig.limits.slow_for - Duration::from_secs(1)), []);
@@ -79,7 +79,7 @@ fn a_device_that_says_it_is_slow_is_done_without_after_a_while() {
 }
 
 #[test]
-fn a_moment_without_news_is_forgiven_and_more_begins_anew() {
+fn a_gap_in_reports_restarts_the_count() {
     let mut rig = Rig::new(4);
     rig.says(2, &[(2, 250)]);
     assert_eq!(rig.after(rig.limits.slow_for / 2), []);
@@ -90,7 +90,7 @@ fn a_moment_without_news_is_forgiven_and_more_begins_anew() {
 }
 
 #[test]
-fn of_others_most_have_to_say_it_and_two_at_least() {
+fn most_other_devices_and_at_least_two_have_to_report_slowness() {
     let mut rig = Rig::new(4);
     // A device that is slow itself finds all others slow.
     rig.says(2, &[(1, 400), (3, 400), (4, 400)]);
@@ -117,7 +117,7 @@ fn a_pool_that_is_slow_as_a_whole_has_no_slow_devices() {
 }
 
 #[test]
-fn who_is_needed_is_borne_and_who_is_away_makes_nobody_else_go() {
+fn a_slow_device_that_is_needed_or_in_maintenance_is_kept() {
     let mut rig = Rig::new(4);
     rig.says(2, &[(2, 900)]);
     rig.down(1);
@@ -131,7 +131,7 @@ fn who_is_needed_is_borne_and_who_is_away_makes_nobody_else_go() {
 }
 
 #[test]
-fn of_many_a_fifth_goes_one_fault_unit_at_a_time() {
+fn of_many_slow_devices_a_fifth_is_ejected_one_fault_unit_at_a_time() {
     let mut rig = Rig::new(10);
     for n in [2, 5, 8] {
         rig.says(n, &[(n, 900)]);
@@ -151,7 +151,7 @@ fn of_many_a_fifth_goes_one_fault_unit_at_a_time() {
 }
 
 #[test]
-fn copies_excuse_a_device_as_long_as_it_ends_some() {
+fn copies_excuse_a_slow_device_while_it_finishes_some() {
     let mut rig = Rig::new(4);
     let group = rig
         .state

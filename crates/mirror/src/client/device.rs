@@ -108,6 +108,7 @@ impl Device {
 
     /// Returns the credit of one operation.
     pub(super) fn give(&mut self, bytes: u32) {
+        assert!(self.used_ops > 0 && self.used_bytes >= bytes, "credit is given back once");
         self.used_ops -= 1;
         self.used_bytes -= bytes;
     }
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_before_goes_before_what_was_not() {
+    fn retries_are_sent_before_new_operations() {
         let (mut device, ops, keys) = queued(&[(0, 1), (7, 1), (0, 1), (5, 1)]);
         assert_eq!(device.next(DEVICE, &ops), None, "the link is down");
         device.link_up(9, 9);
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_ends_once_and_what_is_gone_is_passed_over() {
+    fn a_session_ends_once_and_withdrawn_operations_are_skipped() {
         let (mut device, mut ops, keys) = queued(&[(1, 4), (2, 4)]);
         assert!(device.wants_dial() && !device.wants_dial());
         device.link_up(9, 10);

@@ -67,6 +67,7 @@ impl Held {
 
     /// Counts a request that writes as ended.
     pub(super) fn ends(&mut self) {
+        assert!(self.writes > 0, "a request that writes ends once");
         self.writes -= 1;
     }
 
@@ -96,6 +97,7 @@ impl Held {
     /// Removes an operation that has ended.
     pub(super) fn forget(&mut self, op: &Op) {
         if op.held {
+            assert!(self.ops > 0, "an operation that is held was counted");
             self.ops -= 1;
             self.bytes -= u64::from(op.cost);
         }

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_off_comes_back_later_each_time() {
+    fn each_deferral_of_an_operation_is_longer() {
         let (mut ops, keys) = filled(1);
         let mut delays = Vec::new();
         for _ in 0..7 {
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_map_waits_for_no_time() {
+    fn an_operation_that_waits_for_a_map_has_no_timer() {
         let (mut ops, keys) = filled(2);
         ops.wait(keys[0], Time::NEVER);
         assert_eq!(ops.due(), None);
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     #[should_panic = "has it"]
-    fn what_a_device_has_can_not_wait() {
+    fn an_operation_that_was_sent_can_not_be_deferred() {
         let (mut ops, keys) = filled(1);
         ops.get_mut(keys[0]).unwrap().place = Place::Sent(base::DeviceId(1));
         ops.wait(keys[0], Time(1));

@@ -133,6 +133,7 @@ impl<T: Copy> Request<T> {
 
     /// Takes an operation's good answer, whose length has been checked.
     pub(super) fn gather(&mut self, op: &Op, body: Buf, pool: &BufPool) {
+        assert!(self.done + op.len <= self.request.len, "each byte of a request is done once");
         self.done += op.len;
         if self.gone.is_some() {
             return; // its answer is not wanted any more

@@ -76,6 +76,7 @@ impl<T: Copy> Client<T> {
         self.free(key);
         let Some(op) = self.remove(key) else { return };
         let Some(request) = self.requests.get_mut(op.request) else { return };
+        assert!(request.live > 0, "a request counts its operations");
         request.live -= 1;
         match result {
             Ok(body) => request.gather(&op, body, turn.pool),
@@ -102,6 +103,7 @@ impl<T: Copy> Client<T> {
         for key in self.ops.keys(unsent) {
             let Some(op) = self.remove(key) else { continue };
             if let Some(request) = self.requests.get_mut(op.request) {
+                assert!(request.live > 0, "a request counts its operations");
                 request.live -= 1;
             }
         }

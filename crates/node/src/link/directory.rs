@@ -26,7 +26,7 @@ pub struct Peer<T> {
     dial: Option<DialId>,
     /// The number of the last session with it.
     session: u64,
-    /// What the role keeps about it.
+    /// The role's own data about it.
     pub about: T,
 }
 
@@ -197,7 +197,8 @@ impl<K: Id, T> Directory<K, T> {
             let dial = DialId(*next_dial);
             if dialer.poll(now, dial, out) {
                 *next_dial += 1;
-                self.dials.insert(dial, key);
+                let former = self.dials.insert(dial, key);
+                assert!(former.is_none(), "each dial has a number of its own");
                 peer.dial = Some(dial);
             }
             self.wake_at = Time::earliest(self.wake_at, peer.wake_at());

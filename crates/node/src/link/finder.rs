@@ -63,6 +63,11 @@ impl MdmFinder {
         self.dialers.len() > 1
     }
 
+    /// Returns the number of known addresses.
+    pub fn addresses(&self) -> usize {
+        self.dialers.len()
+    }
+
     /// True for the addresses of the configuration and of the map, and for those to which an MDM
     /// has referred us.
     pub fn knows(&self, address: SocketAddr) -> bool {
@@ -137,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn it_tries_all_and_goes_where_the_leader_is() {
+    fn all_mdms_are_tried_until_the_leader_is_found() {
         let (now, mut prng) = (Time(1_000_000_000), Prng::new(1));
         let mut finder = MdmFinder::new(&[at(1), at(2)], &Limits::SHIPPED);
         finder.lost(now, &mut prng);

@@ -96,7 +96,7 @@ impl Wrong {
     pub fn why(self) -> &'static str {
         match self {
             Wrong::Unreadable => "an answer to a hello that can't be read",
-            Wrong::Other => "welcomed by somebody else than was dialled",
+            Wrong::Other => "welcomed by another process than the one that was dialled",
             Wrong::Version => NOT_OFFERED,
         }
     }

@@ -80,7 +80,7 @@ impl Answer {
 
     /// Returns the answer so that it needs no confirmation: soon this MDM will not lead, and could
     /// not ask.
-    pub(super) fn unasked(self) -> Answer {
+    pub(super) fn unconfirmed(self) -> Answer {
         Answer { question: 0, ..self }
     }
 }
@@ -215,7 +215,7 @@ mod tests {
         answers.push(order(3, false));
         answers.confirmed(Vec::from([2]));
         assert_eq!(leave(&mut answers, false), [2], "the third was not asked yet");
-        answers.push(order(4, false).unasked());
+        answers.push(order(4, false).unconfirmed());
         assert_eq!(leave(&mut answers, false), [4]);
     }
 

@@ -21,6 +21,6 @@ pub struct Config {
     pub limits: Limits,
     /// The id of its process, for people.
     pub pid: u32,
-    /// What its build can do.
+    /// The capabilities of its build.
     pub dialect: Dialect,
 }

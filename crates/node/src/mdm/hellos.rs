@@ -88,7 +88,7 @@ impl Mdm {
         // A proposed entry may still be dropped.
         if self.journal.is_decided() {
             work::check_build(self.journal.state(), &hello.name, hello.build.as_ref())?;
-            self.refused_servers.came(&hello.name, 0);
+            self.refused_servers.remove(&hello.name, 0);
         }
         if !self.peers.hello(&hello, &mut self.journal)? {
             self.links.open_mut(link).hello = Some(hello);

@@ -248,6 +248,7 @@ impl Journal {
         if !role.leads || self.leadership.is_some() {
             return None;
         }
+        assert!(role.term > 0, "a leader was elected");
         let leadership = Leadership { term: role.term, begun: false, proposed: None };
         self.leadership = Some(leadership);
         Some(role.term)
@@ -321,6 +322,7 @@ impl Journal {
 
     /// Proposes commands that have changed the state.
     pub(super) fn propose(&mut self, commands: Commands) {
+        assert!(self.is_decided(), "one entry is in flight at a time");
         let consensus = self.consensus.as_mut().expect("it leads");
         let index =
             consensus.propose(commands.into_data()).expect("it leads and hands nothing over");

@@ -4,9 +4,10 @@
 use super::inputs::INPUTS;
 use super::links::{ADMINS, INPUTS_PER_LINK, Peer};
 use super::peers::{MESSAGE_MAX, UNPROVEN};
+use super::verdicts::DOUBTS;
 use super::{Mdm, refused_servers};
 use alloc::collections::BTreeMap;
-use mdm::refused::MAX_MEMBERS;
+use mdm::refused::{MAX_DEVICES, MAX_MEMBERS};
 
 /// The most MDMs that called before the state named them. Removed members are kept until they no
 /// longer count.
@@ -42,6 +43,10 @@ pub struct ListLengths {
     pub device_reports: usize,
     /// Servers that were refused lately.
     pub refused_servers: usize,
+    /// Verdicts on devices that wait for others.
+    pub verdicts: usize,
+    /// Proposals whose suspicions wait for a verdict.
+    pub doubts: usize,
 }
 
 impl Mdm {
@@ -53,6 +58,7 @@ impl Mdm {
                 *members.entry(member).or_default() += 1;
             }
         }
+        let (verdicts, doubts) = self.watch.waiting();
         let parts = || self.links.iter().map(|(_, l)| l.parts.len());
         ListLengths {
             admins: self.links.admins(),
@@ -65,6 +71,8 @@ impl Mdm {
             heard_of: self.peers.heard_of(),
             device_reports: self.reports.len(),
             refused_servers: self.refused_servers.len(),
+            verdicts,
+            doubts,
         }
     }
 
@@ -82,6 +90,9 @@ impl Mdm {
             heard_of: HEARD_OF,
             device_reports: self.state().devices.len(),
             refused_servers: refused_servers::MOST,
+            // At most one for each device.
+            verdicts: MAX_DEVICES,
+            doubts: DOUBTS,
         }
     }
 }

@@ -179,7 +179,8 @@ impl Links {
             secret: 0,
             report: None,
         };
-        self.all.insert(link, state);
+        let former = self.all.insert(link, state);
+        assert!(former.is_none(), "each link is added once");
     }
 
     /// Returns the link to close before one more is opened, if there are too many: the oldest one
@@ -281,7 +282,10 @@ impl Links {
 
     /// Counts one waiting input of this link less. Returns false if the link is gone.
     pub(super) fn unqueue(&mut self, link: LinkId) -> bool {
-        self.get_mut(link).map(|l| l.queued -= 1).is_some()
+        let Some(from) = self.get_mut(link) else { return false };
+        assert!(from.queued > 0, "a link counts its inputs that wait");
+        from.queued -= 1;
+        true
     }
 
     // ---- other MDMs ----

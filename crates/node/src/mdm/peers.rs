@@ -47,7 +47,7 @@ const PART: usize = 1 << 20;
 /// The most links of one member without proof. When one more opens, the oldest is closed.
 pub(super) const UNPROVEN: usize = 16;
 
-/// What this MDM keeps about a member that it dials.
+/// The record of a member that this MDM dials.
 #[derive(Default)]
 struct Contact {
     /// The number of the last message on the current link.
@@ -57,7 +57,7 @@ struct Contact {
 }
 
 /// The secret that a member expects in front of each message to it.
-struct Told {
+struct LinkSecret {
     /// The link whose hello contained it.
     link: LinkId,
     secret: u64,
@@ -87,7 +87,7 @@ pub(super) struct Peers {
     heard_of: BTreeMap<u32, SocketAddr>,
     /// The members that each member names.
     named: BTreeMap<u32, Vec<(u32, SocketAddr)>>,
-    told: BTreeMap<u32, Told>,
+    secrets: BTreeMap<u32, LinkSecret>,
     /// The newest list of members that was decided when this MDM last looked, and its version. All
     /// members were told.
     decided: (MapVersion, Vec<MdmInfo>),
@@ -351,8 +351,8 @@ impl Peers {
         for message in messages {
             let to = message.to;
             let contact = self.contacts.change(to as u32);
-            let told = self.told.get(&(to as u32));
-            match contact.and_then(|c| Some((c.up()?, told?.secret, c))) {
+            let known = self.secrets.get(&(to as u32));
+            match contact.and_then(|c| Some((c.up()?, known?.secret, c))) {
                 Some((link, secret, contact)) => {
                     contact.about.sent += 1;
                     send(link, secret, contact.about.sent, &message, out);
@@ -373,11 +373,11 @@ impl Peers {
         links: &mut Links,
         out: &mut Effects,
     ) {
-        let told = self.told.get(&member);
-        let told = told.filter(|t| links.has(t.link));
-        let proven = told.filter(|t| t.proven).map(|t| t.link);
-        if told.is_none() {
-            self.told.insert(member, Told { link, secret, proven: false });
+        let known = self.secrets.get(&member);
+        let known = known.filter(|t| links.has(t.link));
+        let proven = known.filter(|t| t.proven).map(|t| t.link);
+        if known.is_none() {
+            self.secrets.insert(member, LinkSecret { link, secret, proven: false });
         }
         let from = links.open_mut(link);
         (from.peer, from.secret) = (Peer::Mdm(member), secret);
@@ -392,25 +392,25 @@ impl Peers {
     /// or another process has said hello in its name. This MDM does not know which link is the
     /// member's, so it chooses one at random: no process can keep the member's place for long.
     fn secret_refused(&mut self, member: u32, links: &Links, out: &mut Effects) {
-        let Some(told) = self.told.get_mut(&member) else { return };
-        told.proven = false;
-        let refused = told.link;
+        let Some(known) = self.secrets.get_mut(&member) else { return };
+        known.proven = false;
+        let refused = known.link;
         let others = links.of_member(member, Some(refused));
         if !others.is_empty() {
             let link = others[out.prng().below(others.len() as u64) as usize];
             let secret = links.open(link).secret;
-            self.told.insert(member, Told { link, secret, proven: false });
+            self.secrets.insert(member, LinkSecret { link, secret, proven: false });
         }
     }
 
     /// Records that a message on this link contained this MDM's secret. So the link is the
     /// member's, and all others in its name are closed.
     fn prove(&mut self, link: LinkId, member: u32, links: &mut Links, out: &mut Effects) {
-        if self.told.get(&member).is_some_and(|t| t.proven && t.link == link) {
+        if self.secrets.get(&member).is_some_and(|t| t.proven && t.link == link) {
             return;
         }
         let secret = links.open(link).secret;
-        self.told.insert(member, Told { link, secret, proven: true });
+        self.secrets.insert(member, LinkSecret { link, secret, proven: true });
         let others = links.of_member(member, Some(link));
         others.into_iter().for_each(|link| close(link, links, out));
     }

@@ -47,7 +47,7 @@ impl Mdm {
                 out.note(Note::Recovering { number: self.journal.state().recovery.number });
                 let (head, body) = link.control(frame, &AdminReply::default(), out.pool());
                 let answer = Answer::frame(link.id, head, body);
-                self.answers.push(Answer::to_order(op, true, answer).unasked());
+                self.answers.push(Answer::to_order(op, true, answer).unconfirmed());
             }
             Err(text) => {
                 let error = AdminError::Other as i32;

@@ -11,7 +11,7 @@ use wire::control::RefusedServer;
 /// The most servers that are kept: the latest ones.
 pub(super) const MOST: usize = 16;
 /// How long each of them is shown.
-const TOLD: Duration = Duration::from_secs(600);
+const SHOWN_FOR: Duration = Duration::from_secs(600);
 
 /// The servers that this leader has refused.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ impl RefusedServers {
 
     /// Records that a server was refused. The entry replaces an earlier one of the same shard.
     pub(super) fn put(&mut self, now: Time, name: &str, shard: u32, address: &str, why: &str) {
-        self.came(name, shard);
+        self.remove(name, shard);
         if self.list.len() == MOST {
             self.list.pop_front();
         }
@@ -36,17 +36,17 @@ impl RefusedServers {
     }
 
     /// Removes the entry of a shard that was accepted.
-    pub(super) fn came(&mut self, name: &str, shard: u32) {
+    pub(super) fn remove(&mut self, name: &str, shard: u32) {
         self.list.retain(|(_, old)| (old.name.as_str(), old.shard) != (name, shard));
     }
 
     /// Returns the entries of the last ten minutes, the earliest first.
     pub(super) fn lately(&self, now: Time) -> Vec<RefusedServer> {
-        let told = self.list.iter().filter(|(at, _)| now.since(*at) < TOLD);
+        let recent = self.list.iter().filter(|(at, _)| now.since(*at) < SHOWN_FOR);
         let aged = |(at, one): &(Time, RefusedServer)| RefusedServer {
             seconds_ago: now.since(*at).as_secs(),
             ..one.clone()
         };
-        told.map(aged).collect()
+        recent.map(aged).collect()
     }
 }

@@ -16,7 +16,7 @@ use mdm::state::{Device, State};
 use wire::control::Proposal;
 
 /// The most proposals that wait. Further ones are dropped: their primaries propose again.
-const DOUBTS: usize = 4096;
+pub(super) const DOUBTS: usize = 4096;
 
 /// Verdicts and suspicions that wait.
 #[derive(Debug, Default)]
@@ -34,13 +34,18 @@ impl Verdicts {
         Time::earliest(verdicts, self.doubts.front().map(|(due, _)| *due))
     }
 
+    /// Returns the number of verdicts, and that of proposals with suspicions, that wait.
+    pub(super) fn waiting(&self) -> (usize, usize) {
+        (self.list.values().map(|(_, list)| list.len()).sum(), self.doubts.len())
+    }
+
     /// Adds a verdict: a device seems to be gone. A death shows on all links at once. Silence shows
     /// on one device after the other, as each sends its own heartbeat (every `beat`).
     pub(super) fn add(&mut self, now: Time, verdict: Verdict, beat: Duration, state: &State) {
         let Some(sds) = state.devices.get(&verdict.device).map(|d| d.sds) else { return };
         // A device that was silent may turn out to be dead later.
-        let told = |d: &Device| if verdict.dead { !d.dead } else { d.up };
-        let mates = state.devices.values().filter(|d| d.sds == sds && told(d)).count();
+        let counts = |d: &Device| if verdict.dead { !d.dead } else { d.up };
+        let mates = state.devices.values().filter(|d| d.sds == sds && counts(d)).count();
         let due = now + if verdict.dead { beat / 8 } else { beat };
         let (at, list) = self.list.entry(sds).or_insert((due, Vec::new()));
         *at = due.min(*at);

@@ -112,6 +112,11 @@ impl Watch {
         self.serves
     }
 
+    /// Returns the number of verdicts, and that of proposals with suspicions, that wait.
+    pub(super) fn waiting(&self) -> (usize, usize) {
+        self.verdicts.waiting()
+    }
+
     fn watch(&mut self, now: Time, id: DeviceId, state: &State) {
         let device = &state.devices[&id];
         let unit = state.unit(device.sds);
@@ -338,7 +343,7 @@ impl Watch {
     /// so do those of devices that are being dialled.
     pub(super) fn weigh(&mut self, now: Time, m: &mut Proposal, state: &State) {
         let (by, limits) = (DeviceId(m.device), &self.limits);
-        self.reach.told(now, by, &m.unreached, limits);
+        self.reach.report(now, by, &m.unreached, limits);
         m.join.iter().for_each(|device| self.reach.reached(now, by, DeviceId(*device)));
         let (reach, unreached) = (&self.reach, &m.unreached);
         m.suspects.retain(|d| !unreached.contains(d) || reach.counts(by, DeviceId(*d), limits));
@@ -377,18 +382,18 @@ impl Watch {
         &mut self,
         now: Time,
         device: DeviceId,
-        came: Option<u64>,
+        returned: Option<u64>,
         state: &State,
         out: &mut Effects,
     ) {
         let first = self.limits.quarantine;
         let Some(old) = state.devices.get(&device) else { return };
         let record = &mut self.observed.devices.entry(device).or_default().quarantine;
-        let again = came.is_some_and(|life| life > old.incarnation.0);
-        if old.up && (came.is_none() || again) && !old.intent.maintains() {
-            record.went(now, first);
+        let again = returned.is_some_and(|life| life > old.incarnation.0);
+        if old.up && (returned.is_none() || again) && !old.intent.maintains() {
+            record.left(now, first);
         }
-        let held = came.filter(|_| !old.up || again).and_then(|_| record.came(now, first));
+        let held = returned.filter(|_| !old.up || again).and_then(|_| record.returned(now, first));
         if let Some(long) = held {
             out.note(Note::Quarantined { device, long });
         }

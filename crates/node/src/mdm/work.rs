@@ -91,7 +91,7 @@ impl Work<'_> {
             let down = DeviceDown { device: device.0, incarnation, dead: false };
             if self.execute(Command::DeviceDown(down)) {
                 self.out.note(Note::Slow { device, took });
-                self.watch.sent_away(device);
+                self.watch.ejected(device);
             }
         }
         for command in self.watch.heal(self.now, self.journal.state()) {

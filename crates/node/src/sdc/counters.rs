@@ -39,9 +39,9 @@ const VOLUMES: usize = 32;
 
 /// The counted properties of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Asked {
+pub(super) struct Arrival {
     /// The time of its arrival.
-    came: Time,
+    at: Time,
     pub(super) volume: VolumeId,
     len: u32,
     pub(super) kind: BlockKind,
@@ -49,12 +49,12 @@ pub(super) struct Asked {
     first: bool,
 }
 
-impl Asked {
+impl Arrival {
     /// Describes a request that arrives now.
     #[inline]
-    pub(super) fn new(now: Time, request: &BlockRequest, first: bool) -> Asked {
+    pub(super) fn new(now: Time, request: &BlockRequest, first: bool) -> Arrival {
         let BlockRequest { volume, len, kind, .. } = *request;
-        Asked { came: now, volume, len, kind, first }
+        Arrival { at: now, volume, len, kind, first }
     }
 }
 
@@ -71,12 +71,12 @@ struct Transfers {
 
 impl Transfers {
     #[inline]
-    fn add(&mut self, now: Time, asked: &Asked) {
-        self.bytes += u64::from(asked.len);
-        if asked.first {
+    fn add(&mut self, now: Time, arrival: &Arrival) {
+        self.bytes += u64::from(arrival.len);
+        if arrival.first {
             self.count += 1;
-            self.time += u128::from(now.0.saturating_sub(asked.came.0));
-            self.times.record(asked.came, now);
+            self.time += u128::from(now.0.saturating_sub(arrival.at.0));
+            self.times.record(arrival.at, now);
         }
     }
 
@@ -106,14 +106,14 @@ struct Counts {
 
 impl Counts {
     #[inline]
-    fn add(&mut self, now: Time, asked: &Asked, ok: bool) {
-        match asked.kind {
+    fn add(&mut self, now: Time, arrival: &Arrival, ok: bool) {
+        match arrival.kind {
             _ if !ok => self.failed += 1,
-            BlockKind::Read => self.reads.add(now, asked),
-            BlockKind::Write | BlockKind::CompareWrite => self.writes.add(now, asked),
+            BlockKind::Read => self.reads.add(now, arrival),
+            BlockKind::Write | BlockKind::CompareWrite => self.writes.add(now, arrival),
             BlockKind::Zero { .. } => {
                 self.zeroes += 1;
-                self.zeroed_bytes += u64::from(asked.len);
+                self.zeroed_bytes += u64::from(arrival.len);
             }
             BlockKind::Flush => self.flushes += 1,
             BlockKind::Extents => self.extents += 1,
@@ -236,17 +236,17 @@ impl Counters {
     /// Counts an answered request. If its path has ended, the answer was dropped.
     #[inline]
     pub(super) fn done(&mut self, now: Time, map: &MapView, origin: &Origin, ok: bool) {
-        let (counts, asked) = match origin {
-            Origin::Program { asked, .. } => (self.volumes.get_mut(asked.volume), asked),
-            Origin::Target { link, asked, .. } => {
+        let (counts, arrival) = match origin {
+            Origin::Program { arrival, .. } => (self.volumes.get_mut(arrival.volume), arrival),
+            Origin::Target { link, arrival, .. } => {
                 let path = self.paths.get_mut(link);
                 let mut volumes = path.into_iter().flat_map(|path| &mut path.volumes);
-                let own = volumes.find(|(volume, _)| *volume == asked.volume);
-                (own.map(|(_, counts)| counts), asked)
+                let own = volumes.find(|(volume, _)| *volume == arrival.volume);
+                (own.map(|(_, counts)| counts), arrival)
             }
         };
         match counts {
-            Some(counts) => counts.add(now, asked, ok),
+            Some(counts) => counts.add(now, arrival, ok),
             None => self.first(now, map, origin, ok),
         }
     }
@@ -254,19 +254,19 @@ impl Counters {
     /// Counts the first request of programs, or of a path, to a volume that exists.
     #[cold]
     fn first(&mut self, now: Time, map: &MapView, origin: &Origin, ok: bool) {
-        let (Origin::Program { asked, .. } | Origin::Target { asked, .. }) = origin;
-        if !map.volumes.contains_key(&asked.volume) {
+        let (Origin::Program { arrival, .. } | Origin::Target { arrival, .. }) = origin;
+        if !map.volumes.contains_key(&arrival.volume) {
             return;
         }
         if let Origin::Target { link, .. } = origin {
             let Some(path) = self.paths.get_mut(link) else { return };
             if path.volumes.len() < VOLUMES {
                 let mut counts = Box::<Counts>::default();
-                counts.add(now, asked, ok);
-                return path.volumes.push((asked.volume, counts));
+                counts.add(now, arrival, ok);
+                return path.volumes.push((arrival.volume, counts));
             }
         }
-        self.volumes.get_or_insert_with(asked.volume, Box::default).add(now, asked, ok);
+        self.volumes.get_or_insert_with(arrival.volume, Box::default).add(now, arrival, ok);
     }
 
     /// Makes the next heartbeat carry the counts, because the MDM may not know them.
@@ -284,9 +284,9 @@ impl Counters {
         let mut open = BTreeMap::new();
         for origin in unanswered {
             let key = match origin {
-                Origin::Program { asked, .. } => (None, asked.volume),
-                Origin::Target { link, asked, .. } if asked.first && shared(link) => {
-                    (Some(link), asked.volume)
+                Origin::Program { arrival, .. } => (None, arrival.volume),
+                Origin::Target { link, arrival, .. } if arrival.first && shared(link) => {
+                    (Some(link), arrival.volume)
                 }
                 Origin::Target { .. } => continue,
             };

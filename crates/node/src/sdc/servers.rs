@@ -11,7 +11,7 @@ use wire::control::{Hello, RefusalCode, Role};
 use wire::message::Reply;
 use wire::{Frame, Header, Kind};
 
-/// What the client knows about the process that serves a device.
+/// The client's knowledge about the process that serves a device.
 #[derive(Debug, Default)]
 pub(super) struct Server {
     /// The incarnation that welcomed us.

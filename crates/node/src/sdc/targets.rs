@@ -6,13 +6,14 @@
 //! request, or write something else, and an old write must not take effect after that (rule R16). A
 //! primary that already has a request may execute it or not. Its answer is ignored.
 
-mod former;
 mod iscsi;
+mod lengths;
 mod nbd;
 mod nvme;
+mod past_sessions;
 mod reserve;
 
-use super::counters::Asked;
+use super::counters::Arrival;
 use super::{ISCSI, Link, NBD, Origin, Sdc};
 use crate::mapview::MapView;
 use alloc::boxed::Box;
@@ -27,7 +28,9 @@ use seam::{BlockError, BlockRequest, Buf, Effect, Effects, Note, Port, UnsentLim
 use target::Action;
 
 pub use iscsi::{Chap, Secret};
+pub use lengths::IscsiLengths;
 pub use nbd::NbdLengths;
+pub use nvme::DhChap;
 
 /// A negotiation waits this long for a fresh map, and then shows the known volumes.
 const REFRESH: Duration = Duration::from_millis(500);
@@ -53,7 +56,7 @@ struct Waiting {
     link: LinkId,
     tag: u64,
     request: BlockRequest,
-    asked: Asked,
+    arrival: Arrival,
     since: Time,
     /// How long it may wait in total; zero: without limit.
     within: Duration,
@@ -279,7 +282,8 @@ impl Sdc {
         };
         self.targets.strangers[list].push_back((link, now + patience));
         self.links.insert(link, Link::Target);
-        self.targets.sessions.insert(link, session);
+        let former = self.targets.sessions.insert(link, session);
+        assert!(former.is_none(), "each link has a session of its own");
         self.target_session(now, link, out, |session, _, _, actions| match session {
             Session::Nbd(nbd) => nbd.session.greet(actions),
             Session::Iscsi(_) | Session::Nvme(_) => {} // the host speaks first
@@ -364,14 +368,14 @@ impl Sdc {
         };
         // Sessions of iSCSI and NVMe divide long writes.
         let first = !patience.of_command || target::is_first(tag);
-        let asked = Asked::new(now, &request, first);
+        let arrival = Arrival::new(now, &request, first);
         let writes = request.kind.brings_data();
         let queue = &mut self.targets.crowded[usize::from(writes)];
         let review = self.targets.review && !mutant::on(Mutant::KeepPermission);
         if !queue.is_empty() || !self.client.admits(writes) || review {
-            return queue.push_back(Waiting { link, tag, request, asked, since, within });
+            return queue.push_back(Waiting { link, tag, request, arrival, since, within });
         }
-        let origin = Origin::Target { link, tag, asked };
+        let origin = Origin::Target { link, tag, arrival };
         self.client(now, out, |client, turn| {
             client.request_of((since, within), origin, request, turn);
         });
@@ -416,8 +420,8 @@ impl Sdc {
             while self.client.admits(writes)
                 && let Some(waiting) = self.targets.crowded[usize::from(writes)].pop_front()
             {
-                let Waiting { link, tag, request, asked, since, within } = waiting;
-                let origin = Origin::Target { link, tag, asked };
+                let Waiting { link, tag, request, arrival, since, within } = waiting;
+                let origin = Origin::Target { link, tag, arrival };
                 self.client(now, out, |client, turn| {
                     client.request_of((since, within), origin, request, turn);
                 });
@@ -453,8 +457,8 @@ impl Sdc {
             if ended.is_empty() {
                 return;
             }
-            for Waiting { link, tag, asked, .. } in ended {
-                let origin = Origin::Target { link, tag, asked };
+            for Waiting { link, tag, arrival, .. } in ended {
+                let origin = Origin::Target { link, tag, arrival };
                 self.counters.done(now, &self.map, &origin, false);
                 self.target_done(now, link, tag, Err(error), out);
             }
@@ -516,7 +520,7 @@ impl Sdc {
                 self.mdm.heartbeat_soon(now);
                 continue;
             }
-            let why = "its volume is mapped otherwise from now on";
+            let why = "its volume has another mapping now";
             self.target_close(now, link, Some(why), out);
         }
         self.targets.iscsi_review(&self.map, (&self.config.limits, self.config.format));
@@ -538,6 +542,7 @@ impl Sdc {
         let view = iscsi::View {
             map: &self.map,
             chap: self.config.chap.as_ref(),
+            dhchap: self.config.dhchap.as_ref(),
             format: self.config.format,
             limits: &self.config.limits,
             ready,
@@ -655,9 +660,9 @@ mod tests {
         let waiting = |(link, tag)| {
             let (volume, kind) = (VolumeId(1), BlockKind::Flush);
             let request = BlockRequest { volume, kind, at: 0, len: 0, body: Buf::EMPTY };
-            let asked = Asked::new(Time(0), &request, true);
+            let arrival = Arrival::new(Time(0), &request, true);
             let (link, since, within) = (LinkId(link), Time(0), Duration::ZERO);
-            Waiting { link, tag, request, asked, since, within }
+            Waiting { link, tag, request, arrival, since, within }
         };
         let mut queue: VecDeque<Waiting> =
             [(1, 1), (2, 2), (1, 3), (2, 4), (3, 5)].map(waiting).into();

@@ -22,7 +22,7 @@ use wire::control::Hello;
 use wire::{Frame, Header};
 
 /// Limit of claimants at unnamed addresses. One more replaces the oldest one.
-const STRANGE: usize = 4;
+pub(super) const STRANGE: usize = 4;
 
 struct Claimant {
     to: SocketAddr,
@@ -59,6 +59,10 @@ pub(super) struct Claimants(Vec<Claimant>);
 impl Claimants {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
     }
 
     /// Returns when there is something to do.

@@ -215,6 +215,7 @@ impl Sds {
         let (limits, boot) = (self.config.limits.clone(), self.opening.boot.unwrap_or(now));
         let mut mirror = Mirror::new(self.me, self.incarnation, limits, device, boot);
         mirror.named_at(self.opening.named_at);
+        assert!(self.mirror.is_none(), "a process opens its device once");
         self.mirror = Some(mirror);
         if let Some(link) = self.mdm.finder.dialer().up() {
             self.pull(link, true, out);
@@ -225,7 +226,7 @@ impl Sds {
     /// `wait` the answer comes at once, even if there are none.
     pub(super) fn pull(&mut self, link: PeerLink, wait: bool, out: &mut Effects) {
         self.mdm.pulls += 1;
-        let pull = MapPull { op: self.mdm.pulls, have: self.map.told, wait };
+        let pull = MapPull { op: self.mdm.pulls, have: self.map.from_mdm, wait };
         out.send(link.id, link.frame(pull, &[]), Buf::EMPTY);
     }
 
@@ -293,18 +294,18 @@ impl Sds {
         if self.news.told_at.is_some_and(|at| !is_of_before(MapVersion(page.version), at.0)) {
             return Ok(());
         }
-        let mut pages = self.news.came(from, m.op, page, body.len());
+        let mut pages = self.news.add_page(from, m.op, page, body.len());
         let Some(last) = pages.last() else { return Ok(()) };
         let (had, version) = (self.map.version, MapVersion(last.version));
         // Pages of two answers must not become one.
         if !self.map.is_between_pages() || self.news.is_unheard_of(had, version) {
             return Ok(());
         }
-        let told: Vec<Vec<u8>> = pages.iter().map(MapPage::encode_to_vec).collect();
+        let bodies: Vec<Vec<u8>> = pages.iter().map(MapPage::encode_to_vec).collect();
         pages.iter_mut().for_each(|page| self.leave_out_others(page));
         let Some(changes) = self.map.passed_on(pages) else { return Ok(()) };
-        let count = told.len();
-        for (index, page) in told.into_iter().enumerate() {
+        let count = bodies.len();
+        for (index, page) in bodies.into_iter().enumerate() {
             self.news.keep(page, (index + 1 == count).then_some((had, version)));
         }
         self.map_changed(now, changes, false, out);
@@ -326,9 +327,9 @@ impl Sds {
         page.groups.shrink_to_fit(); // the page has to wait for the others
     }
 
-    /// Acts on a newer map. `told`: it came from an MDM, not from another server.
+    /// Acts on a newer map. `from_mdm`: it came from an MDM, not from another server.
     // Long: one step after the other, each of which relies on those before.
-    fn map_changed(&mut self, now: Time, changes: Changes, told: bool, out: &mut Effects) {
+    fn map_changed(&mut self, now: Time, changes: Changes, from_mdm: bool, out: &mut Effects) {
         out.note(Note::Map { version: self.map.version });
         self.mdm.finder.learn(&self.map.mdms);
         self.followers.look_again();
@@ -394,7 +395,7 @@ impl Sds {
                 );
                 return self.give_up(Trouble::Refused(text), out);
             }
-            mirror.configure(now, group, config, told, out);
+            mirror.configure(now, group, config, from_mdm, out);
             match config.lost && config.replicas.contains(&self.me) {
                 true => self.lost.insert(group),
                 false => self.lost.remove(&group),
@@ -563,12 +564,12 @@ fn slow(mirror: &mut Mirror<Device>, me: DeviceId, floor: Duration, now: Time) -
     let ms = |took: Duration| took.as_millis().min(u128::from(u32::MAX)) as u32;
     let stalled = ms(mirror.stalled_for(now));
     let slow = mirror.slow(now, floor).into_iter();
-    let told = |(device, took): (DeviceId, Duration)| SlowDevice {
+    let slow_device = |(device, took): (DeviceId, Duration)| SlowDevice {
         device: device.0,
         ms: ms(took),
         stands_ms: if device == me { stalled } else { 0 },
     };
-    slow.map(told).collect()
+    slow.map(slow_device).collect()
 }
 
 fn copying((group, todo, missed): (base::GroupId, u64, u64)) -> MoveStatus {

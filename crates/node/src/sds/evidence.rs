@@ -40,7 +40,7 @@ impl Sds {
             room: self.config.limits.stranger_body as usize - HEAD,
             whole: Report {
                 version: if self.named { self.map.version.0 } else { 0 },
-                told: if self.named { self.map.told.0 } else { 0 },
+                told: if self.named { self.map.from_mdm.0 } else { 0 },
                 next_volume: self.map.next_volume.0,
                 ..Report::default()
             },

@@ -11,6 +11,7 @@ mod claimants;
 mod control;
 mod device;
 mod evidence;
+mod lengths;
 mod news;
 mod opening;
 mod serve;
@@ -29,7 +30,7 @@ use base::{
 };
 use claimants::Claimants;
 use core::net::SocketAddr;
-use mirror::{GroupView, ListLengths, Mirror};
+use mirror::{GroupView, Mirror};
 use news::News;
 use opening::Opening;
 use seam::{BlockError, DialError, DialId, Effect, Effects, Event, Note, Port, Strangers};
@@ -39,6 +40,7 @@ use wire::PeerFramer;
 use wire::control::DeviceKind;
 
 pub use device::Device;
+pub use lengths::ListLengths;
 pub use opening::Trouble;
 
 /// Settings with which a shard starts.
@@ -63,7 +65,7 @@ pub struct SdsConfig {
     pub pid: u32,
     /// Its limits.
     pub limits: Limits,
-    /// What its build can do.
+    /// The capabilities of its build.
     pub dialect: Dialect,
 }
 
@@ -143,7 +145,7 @@ enum PeerRole {
     Client(SdcId, u16),
 }
 
-/// What a primary knows about a device that it dials.
+/// A primary's knowledge about a device that it dials.
 #[derive(Debug, Default)]
 struct Follower {
     /// The last dial was refused.
@@ -264,11 +266,6 @@ impl Sds {
     /// Returns the replicas here, once the shard serves.
     pub fn mirror(&self) -> Option<&Mirror<Device>> {
         self.mirror.as_ref()
-    }
-
-    /// Returns the upper bounds of the lengths of the lists of the replicas here.
-    pub fn list_bounds(&self) -> ListLengths {
-        ListLengths::most(&self.config.limits)
     }
 
     /// True if this process must end.

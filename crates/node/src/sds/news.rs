@@ -18,7 +18,7 @@ use base::{DeviceId, Duration, MapVersion, Time};
 use wire::control::MapPage;
 
 /// Limit of the pages that are kept, in bytes.
-const BYTES: usize = 256 << 10;
+pub(super) const BYTES: usize = 256 << 10;
 /// A server that did not help is asked again after this many times `beacon_every`, if no other one
 /// could be asked in the meantime.
 const AGAIN: u32 = 3;
@@ -42,7 +42,7 @@ pub(super) struct News {
     /// The time since which another server has had a newer map than this one, and the newest known
     /// version. Servers with a map as old as this one's do not reset it.
     behind: Option<(Time, MapVersion)>,
-    asked: Option<Asked>,
+    asked: Option<Question>,
     /// Number of questions so far.
     questions: u64,
     /// The map version at which this shard reported to a recovering MDM what it knows. Until an MDM
@@ -51,7 +51,7 @@ pub(super) struct News {
 }
 
 /// A question to another server.
-struct Asked {
+struct Question {
     whom: DeviceId,
     at: Time,
     /// The pages of the answer carry this number, so that pages of two answers are not mixed.
@@ -68,7 +68,7 @@ impl News {
         if !self.torn {
             self.coming.push(page);
         }
-        let coming: usize = self.coming.iter().map(Vec::len).sum();
+        let coming = self.coming_bytes();
         if coming > BYTES {
             // Nothing of this answer is kept. What was kept before would be followed by a gap.
             self.coming.clear();
@@ -90,6 +90,7 @@ impl News {
             let gone = self.steps.pop_front().expect("bytes of something");
             self.bytes -= gone.pages.iter().map(Vec::len).sum::<usize>();
         }
+        assert!(!self.steps.is_empty() || self.bytes == 0, "the sum has the bytes of each step");
     }
 
     /// True if map `theirs` is from after a recovery of which no MDM has told this server. Its own
@@ -112,6 +113,17 @@ impl News {
         steps.flat_map(|s| s.pages.iter().map(|p| (s.to, p)))
     }
 
+    /// Returns the bytes of the pages that are kept, of those of an unfinished answer of the MDM,
+    /// and of those of an unfinished answer of another server.
+    pub(super) fn bytes(&self) -> (usize, usize, usize) {
+        let asked = self.asked.as_ref().filter(|asked| !asked.pages.is_empty());
+        (self.bytes, self.coming_bytes(), asked.map_or(0, |asked| asked.bytes))
+    }
+
+    fn coming_bytes(&self) -> usize {
+        self.coming.iter().map(Vec::len).sum()
+    }
+
     /// Records that another server has map `theirs`. Returns the number of the question, if that
     /// server has to be asked for it. The MDM gets one beacon period to send it first; a lease
     /// lasts longer.
@@ -130,19 +142,19 @@ impl News {
         *newest = theirs.max(*newest);
         let since = *since;
         let wait = |whom: DeviceId| if whom == from { every * AGAIN } else { every };
-        let may = |asked: &Asked| now.since(asked.at) >= wait(asked.whom);
+        let may = |asked: &Question| now.since(asked.at) >= wait(asked.whom);
         if now.since(since) < every || !self.asked.as_ref().is_none_or(may) {
             return None;
         }
         self.questions += 1;
         let question = self.questions;
-        self.asked = Some(Asked { whom: from, at: now, question, pages: Vec::new(), bytes: 0 });
+        self.asked = Some(Question { whom: from, at: now, question, pages: Vec::new(), bytes: 0 });
         Some(question)
     }
 
     /// Adds a page of `bytes` bytes from a server, which answers this question. Returns all pages
     /// with the last one, if this was the last question.
-    pub(super) fn came(
+    pub(super) fn add_page(
         &mut self,
         from: DeviceId,
         question: u64,
@@ -172,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_bounded_and_has_no_gaps() {
+    fn kept_pages_are_bounded_and_without_gaps() {
         let mut news = News::default();
         let v = MapVersion;
         let body = |n: usize| alloc::vec![1; n];
@@ -196,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_which_a_part_is_too_much_is_not_kept_at_all() {
+    fn an_answer_that_is_too_large_is_not_kept_at_all() {
         let v = MapVersion;
         let body = |n: usize| alloc::vec![1; n];
         let whole = Some((v(0), v(5)));
@@ -227,9 +239,9 @@ mod tests {
         assert_eq!(news.is_due(ms(1100), DeviceId(2), maps, every), Some(1));
         assert_eq!(news.is_due(ms(1150), DeviceId(3), maps, every), None, "one at a time");
         assert_eq!(news.is_due(ms(1200), DeviceId(2), maps, every), None, "others come first");
-        assert!(news.came(DeviceId(3), 1, page(true), 10).is_empty());
-        assert!(news.came(DeviceId(2), 1, page(false), 10).is_empty());
-        assert_eq!(news.came(DeviceId(2), 1, page(true), 10).len(), 2);
+        assert!(news.add_page(DeviceId(3), 1, page(true), 10).is_empty());
+        assert!(news.add_page(DeviceId(2), 1, page(false), 10).is_empty());
+        assert_eq!(news.add_page(DeviceId(2), 1, page(true), 10).len(), 2);
         assert_eq!(news.is_due(ms(1500), DeviceId(4), (maps.1, maps.1), every), None);
         let asked = news.is_due(ms(1510), DeviceId(2), maps, every);
         assert_eq!(asked, Some(2), "who is as old says nothing");
@@ -247,13 +259,16 @@ mod tests {
         let server = DeviceId(2);
         assert_eq!(news.is_due(ms(1000), server, maps, every), None);
         assert_eq!(news.is_due(ms(1100), server, maps, every), Some(1));
-        assert!(news.came(server, 1, page(false), 10).is_empty());
+        assert!(news.add_page(server, 1, page(false), 10).is_empty());
         assert_eq!(news.is_due(ms(1400), server, maps, every), Some(2), "no answer for long");
-        assert!(news.came(server, 1, page(true), 10).is_empty(), "the rest of the first answer");
-        assert!(news.came(server, 2, page(false), 10).is_empty());
-        assert_eq!(news.came(server, 2, page(true), 10).len(), 2, "whole");
+        assert!(
+            news.add_page(server, 1, page(true), 10).is_empty(),
+            "the rest of the first answer"
+        );
+        assert!(news.add_page(server, 2, page(false), 10).is_empty());
+        assert_eq!(news.add_page(server, 2, page(true), 10).len(), 2, "whole");
         assert_eq!(news.is_due(ms(1800), server, maps, every), Some(3));
-        assert!(news.came(server, 3, page(false), BYTES + 1).is_empty());
-        assert!(news.came(server, 3, page(true), 10).is_empty(), "more than anybody keeps");
+        assert!(news.add_page(server, 3, page(false), BYTES + 1).is_empty());
+        assert!(news.add_page(server, 3, page(true), 10).is_empty(), "more than anybody keeps");
     }
 }

@@ -123,6 +123,7 @@ impl Opening {
         out: &mut Effects,
     ) -> Result<(), MountError> {
         let (Step::Fresh, Some(config)) = (&self.step, &self.config) else { return Ok(()) };
+        assert!(self.name.is_none(), "a device is formatted once");
         let identity = Identity { cluster, device, uuid: config.uuid };
         match Format::new(DiskId(0), config.bytes, identity, false) {
             Ok(mut format) => {
@@ -167,7 +168,7 @@ impl Opening {
     }
 }
 
-/// What is known about a device that is not in use yet.
+/// The facts about a device that is not in use yet.
 pub(super) enum Known<'a> {
     /// It can be used.
     Ready(&'a Device),

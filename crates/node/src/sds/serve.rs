@@ -19,7 +19,7 @@ use wire::{Body, Frame, Header, Kind, Malformed, PeerLink, Status};
 
 /// Text of the refusal if no map with the peer's incarnation came in time.
 const UNHEARD_OF: &str =
-    "this server has not heard of that life of yours: it may be cut off from the MDM. Try again";
+    "this server does not know your incarnation yet: it may be cut off from the MDM. Try again";
 
 /// Returns the sender of a frame about maps, which names no incarnation.
 fn unsaid(map: MapVersion) -> Sender {
@@ -172,7 +172,7 @@ impl Sds {
         let (incarnation, known) = match peer {
             PeerId::Client(sdc, life) => (life, self.map.sdcs.get(&sdc).copied()),
             PeerId::Device(device, _) if device == self.me => {
-                return Err(refusal(RefusalCode::NotMe, "nobody else is this device"));
+                return Err(refusal(RefusalCode::NotMe, "this process is the device itself"));
             }
             PeerId::Device(device, life) => {
                 (life, self.map.devices.get(&device).map(|d| d.incarnation))

@@ -51,7 +51,7 @@ pub(crate) struct Input {
     start: usize,
     end: usize,
     /// Lengths of head and body of the next frame, which has not arrived completely.
-    told: Option<(usize, usize)>,
+    next_lengths: Option<(usize, usize)>,
     filling: Option<Filling>,
 }
 
@@ -109,7 +109,7 @@ impl Input {
             small: false,
             start: 0,
             end: 0,
-            told: None,
+            next_lengths: None,
             filling: None,
         }
     }
@@ -139,7 +139,7 @@ impl Input {
     fn make_room(&mut self, pool: &BufPool) {
         let (left, size) = (self.end - self.start, self.staging.len());
         let large = |body: usize| if body > LARGE { 0 } else { body };
-        let whole = self.told.map_or(Head::MAX, |(head, body)| head + large(body));
+        let whole = self.next_lengths.map_or(Head::MAX, |(head, body)| head + large(body));
         let unused = self.staging.is_unique();
         let tight = size - self.end < size / 4 || self.start + whole > size;
         if size < self.size || (tight && (!unused || whole > size)) {
@@ -188,7 +188,7 @@ impl Input {
     /// Discards all data that has arrived.
     pub(crate) fn discard(&mut self) {
         (self.staging, self.start, self.end) = (Buf::EMPTY, 0, 0);
-        (self.told, self.filling) = (None, None);
+        (self.next_lengths, self.filling) = (None, None);
     }
 
     /// Cuts the next frame, if it has arrived completely. A body of more than `most` bytes is an
@@ -210,8 +210,8 @@ impl Input {
         if here.is_empty() {
             return Ok(None);
         }
-        let (head, body) = match self.told {
-            Some(told) => told,
+        let (head, body) = match self.next_lengths {
+            Some(lengths) => lengths,
             None => match framer.frame(here)? {
                 Framing::Need(n) => {
                     assert!(n > here.len() && n <= Head::MAX, "a framer that can be satisfied");
@@ -226,17 +226,17 @@ impl Input {
         }
         let whole = head + body;
         if here.len() >= whole {
-            self.told = None;
+            self.next_lengths = None;
             let frame = Head::new(&here[..head]);
             let body = self.staging.slice(self.start + head..self.start + whole);
             self.start += whole;
             return Ok(Some((frame, body)));
         }
         if body <= LARGE || here.len() < head {
-            self.told = Some((head, body));
+            self.next_lengths = Some((head, body));
             return Ok(None);
         }
-        self.told = None;
+        self.next_lengths = None;
         self.filling = Some(Filling::new(&here[..head], &here[head..], body, pool));
         self.start = self.end;
         Ok(None)
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_refused_by_its_head() {
+    fn an_oversized_frame_is_refused_by_its_header() {
         let pool = BufPool::new(0);
         let mut input = Input::small();
         let parts = input.prepare(&pool);

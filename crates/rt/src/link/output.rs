@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_overtake_waits_for_one_round_at_most() {
+    fn urgent_frames_wait_for_at_most_one_round() {
         let pool = BufPool::new(1 << 20);
         let (mut out, mut got) = (Output::new(), Vec::new());
         for i in 0..100u8 {

@@ -138,7 +138,7 @@ impl Node for Echo {
 /// A shard on a thread.
 pub(crate) struct Running {
     stop: Stop,
-    /// What the kernel tells about its thread.
+    /// The kernel's information about its thread.
     stat: File,
     notes: Arc<Mutex<Vec<Note>>>,
     memory: Arc<AtomicU64>,

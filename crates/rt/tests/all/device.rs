@@ -83,7 +83,7 @@ fn blocks(path: &Path) -> u64 {
 }
 
 #[test]
-fn space_is_given_back_to_the_file_system_unless_the_file_had_all_of_its_blocks() {
+fn space_is_given_back_unless_the_file_was_fully_allocated() {
     let dir = Dir::new("device-punch");
     for backend in backends() {
         let path = dir.0.join(format!("thin-{backend}"));
@@ -124,7 +124,7 @@ fn space_is_given_back_to_the_file_system_unless_the_file_had_all_of_its_blocks(
 }
 
 #[test]
-fn what_is_no_device_is_refused_with_what_to_write() {
+fn files_that_are_no_device_are_refused_with_a_hint() {
     let dir = Dir::new("device-kind");
     let path = dir.0.join("file");
     std::fs::write(&path, "x").unwrap();
@@ -326,7 +326,7 @@ impl Drop for Mounted {
 }
 
 #[test]
-fn a_file_system_that_is_full_underneath_is_told_as_such() {
+fn a_full_file_system_beneath_is_reported_as_such() {
     let dir = Dir::new("device-full");
     let folder = dir.0.to_str().unwrap();
     if run("mount", &["-t", "tmpfs", "-o", "size=1m", "tmpfs", folder]).is_none() {

@@ -41,7 +41,7 @@ fn a_sleeping_shard_stops_at_once_and_frees_its_port() {
 }
 
 #[test]
-fn who_does_not_read_is_named_when_it_is_given_up() {
+fn a_peer_that_does_not_read_is_named_when_its_link_is_closed() {
     for backend in backends() {
         let config = Config { backend, link_queue: 1 << 16, ..Config::of(vec![tcp()], vec![]) };
         let shard = Shard::bind(config).unwrap();
@@ -205,7 +205,7 @@ fn a_file_keeps_its_data_and_has_one_user() {
 }
 
 #[test]
-fn a_full_file_system_is_told_as_such() {
+fn a_full_file_system_is_reported_as_such() {
     for backend in backends() {
         // Every write to it fails with ENOSPC.
         let disks = vec![DiskSpec::Growing { path: "/dev/full".into() }];
@@ -333,7 +333,7 @@ fn until(running: &Running, member: &mut TcpStream, reached: impl Fn(u64) -> boo
 }
 
 #[test]
-fn what_strangers_send_costs_little_and_nothing_when_they_are_gone() {
+fn frames_of_strangers_cost_little_memory_and_none_when_they_are_gone() {
     const MANY: u64 = 60;
     // Three bytes of a head, or all but one byte of the longest allowed frame.
     let almost = frame(&[1; 8 << 10]);
@@ -434,7 +434,7 @@ fn echo_that_bounds(unsent: UnsentLimits) -> impl FnOnce() -> Echo {
 }
 
 #[test]
-fn who_takes_no_answers_can_ask_no_more_until_it_does() {
+fn a_peer_that_reads_no_answers_is_paused_until_it_does() {
     let unsent = UnsentLimits { link: 64 << 10, all: u64::MAX, patience: Duration::ZERO };
     for backend in backends() {
         let shard = Shard::bind(Config { backend, ..Config::of(vec![tcp()], vec![]) }).unwrap();
@@ -451,7 +451,7 @@ fn who_takes_no_answers_can_ask_no_more_until_it_does() {
 }
 
 #[test]
-fn when_too_much_waits_for_all_who_took_nothing_for_longest_goes() {
+fn when_too_much_output_waits_the_longest_idle_peer_is_closed() {
     let patience = Duration::from_millis(200);
     // A link that is not read has 32 to 80 KiB unsent: one is within the bound, three never are.
     let unsent = UnsentLimits { link: 64 << 10, all: 88 << 10, patience };

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use base::{LinkId, Time};
 use core::net::SocketAddr;
 
-/// What a probe knows about its surroundings.
+/// The surroundings of a probe, as far as it knows them.
 #[derive(Clone, Debug)]
 pub struct Place {
     /// Addresses of all probes, including this one, in order.

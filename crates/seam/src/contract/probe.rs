@@ -21,7 +21,7 @@ pub struct Probe {
     place: Option<Place>,
     started: bool,
     /// The time that `wake_at` returned last.
-    told: Cell<Option<Time>>,
+    last_wake_at: Cell<Option<Time>>,
 }
 
 impl Probe {
@@ -31,7 +31,7 @@ impl Probe {
             ledger: Ledger::default(),
             place: None,
             started: false,
-            told: Cell::new(None),
+            last_wake_at: Cell::new(None),
         }
     }
 
@@ -57,7 +57,7 @@ impl Probe {
     }
 }
 
-/// What a role may use while it handles an event.
+/// The tools of a role while it handles an event.
 pub(super) struct Stage<'a> {
     pub(super) now: Time,
     pub(super) out: &'a mut Effects,
@@ -238,7 +238,7 @@ impl Node for Probe {
         };
         let ticked = matches!(event, Event::Tick);
         if ticked {
-            let due = self.told.get();
+            let due = self.last_wake_at.get();
             self.ledger.check(due.is_some_and(|t| t <= now), || {
                 format!("a tick at {now:?}, asked for at {due:?}")
             });
@@ -262,7 +262,7 @@ impl Node for Probe {
 
     fn wake_at(&self) -> Option<Time> {
         let at = if self.started { self.role.wake_at() } else { Some(Time::ZERO) };
-        self.told.set(at);
+        self.last_wake_at.set(at);
         at
     }
 }

@@ -88,14 +88,14 @@ impl Client {
         self.entries.len() - self.entries.partition_point(|e| e.seq < seq)
     }
 
-    fn told(&self, e: &Entry) -> ExecutedBlocks {
+    fn to_blocks(&self, e: &Entry) -> ExecutedBlocks {
         let Client { sdc, incarnation, floor, .. } = *self;
         let write = ClientWrite { sdc, incarnation, seq: e.seq, floor };
         ExecutedBlocks { write, unit: e.unit, blocks: e.blocks }
     }
 
     fn iter(&self) -> impl Iterator<Item = (u64, ExecutedBlocks)> {
-        self.entries.iter().map(|e| (e.noted, self.told(e)))
+        self.entries.iter().map(|e| (e.noted, self.to_blocks(e)))
     }
 }
 

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_have_been_forgotten_is_covered_and_nothing_else() {
+    fn the_list_covers_exactly_the_writes_that_may_have_been_forgotten() {
         for mut f in both() {
             raise(&mut f, G, 1, 5, 10);
             raise(&mut f, G, 1, 5, 7);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn who_loses_its_place_is_still_covered() {
+    fn a_client_that_loses_its_entry_is_still_covered() {
         for room in [0, 2] {
             let mut f = Forgotten::with(2, room);
             raise(&mut f, G, 1, 5, 10);

@@ -1,5 +1,5 @@
-//! What a replica must remember over a restart (rules R2, R5, R6, R8): epochs, the dirty set, and
-//! the list of executed writes.
+//! The record that a replica must keep over a restart (rules R2, R5, R6, R8): epochs, the dirty
+//! set, and the list of executed writes.
 //!
 //! The mirror decides by its [`ReplicaRecord`]s. The unit store keeps records of the same type, and
 //! changes them with each record of its log: they are what a crash would reveal. The two are
@@ -90,7 +90,7 @@ pub enum Change {
     Wipe,
 }
 
-/// What a replica must remember over a restart.
+/// The record that a replica must keep over a restart.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReplicaRecord {
     /// The highest epoch in which the replica took part, or may have done so. After a restart it

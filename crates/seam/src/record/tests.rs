@@ -19,7 +19,7 @@ fn blocks(range: core::ops::Range<u32>) -> BlockSet {
     BlockSet::from_range(range)
 }
 
-/// What a list must be: per client the newest incarnation, its floor, and blocks by write and unit.
+/// The model of a list: per client the newest incarnation, its floor, and blocks by write and unit.
 #[derive(Clone, Default)]
 struct Plain(BTreeMap<SdcId, (Incarnation, u64, Entries)>);
 
@@ -162,7 +162,7 @@ fn a_history_over_a_list_that_contains_a_part_of_it_gives_the_same_list() {
 }
 
 #[test]
-fn remembers_what_may_be_retried_and_no_more() {
+fn a_list_has_exactly_the_writes_that_may_be_retried() {
     let (mut list, mut noted) = (ExecutedList::default(), 0);
     for seq in 1..10_000 {
         list.record(write(5, seq, seq.saturating_sub(4)), UNIT, blocks(0..1), &mut noted);
@@ -178,7 +178,7 @@ fn remembers_what_may_be_retried_and_no_more() {
 }
 
 #[test]
-fn copied_blocks_know_what_the_source_knows() {
+fn copied_blocks_carry_the_executed_writes_of_the_source() {
     let (mut mine, mut theirs, mut noted) = (ExecutedList::default(), ExecutedList::default(), 0);
     mine.record(write(1, 7, 1), UNIT, blocks(0..4), &mut noted);
     mine.record(write(1, 8, 1), UNIT, blocks(4..8), &mut noted);

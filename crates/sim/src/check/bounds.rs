@@ -3,11 +3,12 @@
 //! is short.
 
 use super::Failure;
+use crate::plan::{Action, Plan};
 use crate::stage::Stage;
 use mirror::ListLengths;
 use node::mdm;
-use node::sdc::{self, NbdLengths};
-use node::sds::Device;
+use node::sdc::{self, IscsiLengths, NbdLengths};
+use node::sds::{self, Device};
 
 /// A list: its name, its length, and its bound.
 type Row = (&'static str, usize, usize);
@@ -25,18 +26,26 @@ pub fn check(stage: &Stage) -> Result<(), Failure> {
         let row = ("connections of strangers", strangers, limits.strangers as usize);
         within(&who.to_string(), [row])?;
     }
+    let units = units(&stage.plan);
     for i in 0..stage.plan.sds {
         let Some(sds) = stage.sds(i) else { continue };
+        let who = format!("sds{i}");
+        within(&who, shard_rows(sds.list_lengths(), sds.list_bounds()))?;
         let Some(is) = sds.mirror().map(|m| m.grown()) else { continue };
         let records = sds.device().and_then(Device::durable).map(|durable| {
             let (is, may) = (durable.executed_len(), durable.executed_most());
-            ("executed writes in the records of the device", is, may)
+            let executed = ("executed writes in the records of the device", is, may);
+            let (is, may) = (durable.dirty_len(), durable.dirty_most());
+            [executed, ("dirty units in the records of the device", is, may)]
         });
-        within(&format!("sds{i}"), rows(is, sds.list_bounds()).into_iter().chain(records))?;
+        let records = records.into_iter().flatten();
+        within(&who, rows(is, sds.replica_bounds(units)).into_iter().chain(records))?;
     }
     for i in 0..stage.plan.clients {
         let Some(sdc) = stage.sdc(i) else { continue };
-        within(&format!("sdc{i}"), client_rows(sdc.list_lengths(), sdc.list_bounds()))?;
+        let (is, may) = (sdc.list_lengths(), sdc.list_bounds());
+        let iscsi = iscsi_rows(is.iscsi, may.iscsi);
+        within(&format!("sdc{i}"), client_rows(is, may).into_iter().chain(iscsi))?;
     }
     for i in 0..stage.plan.mdms {
         let Some(mdm) = stage.mdm_at(i) else { continue };
@@ -45,9 +54,18 @@ pub fn check(stage: &Stage) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns all lists of a client by name.
+/// Returns the units of all volumes that a plan ever makes, counted again whenever one grows.
+fn units(plan: &Plan) -> usize {
+    let made = plan.steps.iter().map(|step| match step.action {
+        Action::Create(_, units) | Action::Resize(_, units) => units,
+        _ => 0,
+    });
+    plan.volumes.iter().copied().chain(made).map(|units| units as usize).sum()
+}
+
+/// Returns all lists of a client by name, except those of iSCSI connections.
 fn client_rows(is: sdc::ListLengths, may: sdc::ListLengths) -> [Row; 10] {
-    let sdc::ListLengths { requests, writes, ops, nbd } = is;
+    let sdc::ListLengths { requests, writes, ops, nbd, iscsi: _ } = is;
     let NbdLengths {
         connections,
         strangers,
@@ -71,8 +89,41 @@ fn client_rows(is: sdc::ListLengths, may: sdc::ListLengths) -> [Row; 10] {
     ]
 }
 
+/// Returns all lists of a client's iSCSI connections by name.
+fn iscsi_rows(is: IscsiLengths, may: IscsiLengths) -> [Row; 14] {
+    let IscsiLengths { connections, strangers, session, memory, asking, changes, past_sessions } =
+        is;
+    let target::iscsi::ListLengths {
+        commands,
+        immediate,
+        management,
+        strays,
+        skipped,
+        solicited,
+        reads,
+        requests,
+    } = session;
+    let most = may.session;
+    [
+        ("iSCSI connections", connections, may.connections),
+        ("iSCSI connections without a volume", strangers, may.strangers),
+        ("outstanding commands of a session", commands, most.commands),
+        ("immediate commands of a session", immediate, most.immediate),
+        ("task management requests of a session", management, most.management),
+        ("tags of a session's commands that ended", strays, most.strays),
+        ("numbers of a session's commands that will not come", skipped, most.skipped),
+        ("bytes that a session has asked its host for", solicited, most.solicited),
+        ("bytes that a session reads", reads, most.reads),
+        ("requests of a session", requests, most.requests),
+        ("bytes of all sessions' commands", memory, may.memory),
+        ("commands that wait for changes of reservations", asking, may.asking),
+        ("changes of reservations under way", changes, may.changes),
+        ("remembered sessions", past_sessions, may.past_sessions),
+    ]
+}
+
 /// Returns all lists of an MDM by name.
-fn mdm_rows(is: mdm::ListLengths, may: mdm::ListLengths) -> [Row; 10] {
+fn mdm_rows(is: mdm::ListLengths, may: mdm::ListLengths) -> [Row; 12] {
     let mdm::ListLengths {
         admins,
         inputs,
@@ -84,6 +135,8 @@ fn mdm_rows(is: mdm::ListLengths, may: mdm::ListLengths) -> [Row; 10] {
         heard_of,
         device_reports,
         refused_servers,
+        verdicts,
+        doubts,
     } = is;
     [
         ("links for orders", admins, may.admins),
@@ -96,11 +149,25 @@ fn mdm_rows(is: mdm::ListLengths, may: mdm::ListLengths) -> [Row; 10] {
         ("MDMs that called", heard_of, may.heard_of),
         ("devices that have told what they know", device_reports, may.device_reports),
         ("servers that were refused", refused_servers, may.refused_servers),
+        ("verdicts that wait", verdicts, may.verdicts),
+        ("proposals that wait for a verdict", doubts, may.doubts),
     ]
 }
 
-/// Returns all lists of a server by name.
-fn rows(is: ListLengths, may: ListLengths) -> [Row; 13] {
+/// Returns all lists of a server's process by name, except those of its replicas.
+fn shard_rows(is: sds::ListLengths, may: sds::ListLengths) -> [Row; 5] {
+    let sds::ListLengths { hellos, claimants, kept, coming, passed_on } = is;
+    [
+        ("hellos that wait for a map", hellos, may.hellos),
+        ("MDMs that claim to lead", claimants, may.claimants),
+        ("bytes of map pages that it keeps", kept, may.kept),
+        ("bytes of map pages from the MDM", coming, may.coming),
+        ("bytes of map pages from another server", passed_on, may.passed_on),
+    ]
+}
+
+/// Returns all lists of a server's replicas by name.
+fn rows(is: ListLengths, may: ListLengths) -> [Row; 14] {
     // Every field is named here, so that no new list escapes the comparison.
     let ListLengths {
         executed,
@@ -112,6 +179,7 @@ fn rows(is: ListLengths, may: ListLengths) -> [Row; 13] {
         uncertain_in_sync,
         stream,
         in_flight,
+        dirty,
         gone,
         client_ops,
         client_bytes,
@@ -127,6 +195,7 @@ fn rows(is: ListLengths, may: ListLengths) -> [Row; 13] {
         ("uncertain writes of a member", uncertain_in_sync, may.uncertain_in_sync),
         ("operations in the stream of a group", stream, may.stream),
         ("bytes under way to a member", in_flight, may.in_flight),
+        ("dirty units of volumes that exist", dirty, may.dirty),
         ("dirty units of volumes that are gone", gone, may.gone),
         ("operations of clients", client_ops, may.client_ops),
         ("bytes of clients' operations", client_bytes, may.client_bytes),
@@ -153,8 +222,8 @@ mod tests {
     /// Accessor of one list.
     type List<G> = fn(&mut G) -> &mut usize;
 
-    /// Each list of a server, and the name that a failure must show.
-    const SERVER: [(List<ListLengths>, &str); 13] = [
+    /// Each list of a server's replicas, and the name that a failure must show.
+    const SERVER: [(List<ListLengths>, &str); 14] = [
         (|g| &mut g.executed, "executed writes in all groups"),
         (|g| &mut g.executed_group, "executed writes in a group"),
         (|g| &mut g.executed_client, "executed writes of a client in a group"),
@@ -164,10 +233,19 @@ mod tests {
         (|g| &mut g.uncertain_in_sync, "uncertain writes of a member"),
         (|g| &mut g.stream, "operations in the stream of a group"),
         (|g| &mut g.in_flight, "bytes under way to a member"),
+        (|g| &mut g.dirty, "dirty units of volumes that exist"),
         (|g| &mut g.gone, "dirty units of volumes that are gone"),
         (|g| &mut g.client_ops, "operations of clients"),
         (|g| &mut g.client_bytes, "bytes of clients' operations"),
         (|g| &mut g.copies, "copies under way"),
+    ];
+    /// The same of its process.
+    const SHARD: [(List<sds::ListLengths>, &str); 5] = [
+        (|g| &mut g.hellos, "hellos that wait for a map"),
+        (|g| &mut g.claimants, "MDMs that claim to lead"),
+        (|g| &mut g.kept, "bytes of map pages that it keeps"),
+        (|g| &mut g.coming, "bytes of map pages from the MDM"),
+        (|g| &mut g.passed_on, "bytes of map pages from another server"),
     ];
     /// The same of a client.
     const CLIENT: [(List<sdc::ListLengths>, &str); 10] = [
@@ -182,8 +260,25 @@ mod tests {
         (|g| &mut g.nbd.waiting, "writes that wait for space"),
         (|g| &mut g.nbd.waiting_bytes, "bytes of writes that wait for space"),
     ];
+    /// The same of its iSCSI connections.
+    const ISCSI: [(List<IscsiLengths>, &str); 14] = [
+        (|g| &mut g.connections, "iSCSI connections"),
+        (|g| &mut g.strangers, "iSCSI connections without a volume"),
+        (|g| &mut g.session.commands, "outstanding commands of a session"),
+        (|g| &mut g.session.immediate, "immediate commands of a session"),
+        (|g| &mut g.session.management, "task management requests of a session"),
+        (|g| &mut g.session.strays, "tags of a session's commands that ended"),
+        (|g| &mut g.session.skipped, "numbers of a session's commands that will not come"),
+        (|g| &mut g.session.solicited, "bytes that a session has asked its host for"),
+        (|g| &mut g.session.reads, "bytes that a session reads"),
+        (|g| &mut g.session.requests, "requests of a session"),
+        (|g| &mut g.memory, "bytes of all sessions' commands"),
+        (|g| &mut g.asking, "commands that wait for changes of reservations"),
+        (|g| &mut g.changes, "changes of reservations under way"),
+        (|g| &mut g.past_sessions, "remembered sessions"),
+    ];
     /// The same of an MDM.
-    const MDM: [(List<mdm::ListLengths>, &str); 10] = [
+    const MDM: [(List<mdm::ListLengths>, &str); 12] = [
         (|g| &mut g.admins, "links for orders"),
         (|g| &mut g.inputs, "inputs"),
         (|g| &mut g.link_inputs, "inputs of a link"),
@@ -194,6 +289,8 @@ mod tests {
         (|g| &mut g.heard_of, "MDMs that called"),
         (|g| &mut g.device_reports, "devices that have told what they know"),
         (|g| &mut g.refused_servers, "servers that were refused"),
+        (|g| &mut g.verdicts, "verdicts that wait"),
+        (|g| &mut g.doubts, "proposals that wait for a verdict"),
     ];
 
     /// Fails unless each list is compared with its own bound. All bounds are different here.
@@ -220,16 +317,25 @@ mod tests {
 
     #[test]
     fn each_list_of_a_server_is_judged_by_its_own_bound() {
-        judge_each(mirror::ListLengths::most(&base::Limits::TEST_MIN), SERVER, rows);
+        judge_each(mirror::ListLengths::most(&base::Limits::TEST_MIN, 8), SERVER, rows);
     }
 
     #[test]
-    fn each_list_of_a_client_and_an_mdm_is_judged_by_its_own_bound() {
+    fn the_units_of_all_volumes_that_a_plan_makes_count() {
+        let text = "gabion-plan 1\nsds 2\nclients 1\nvolume 3\nvolume 1\ndurable 1\n\
+                    capacity 8\ndepth 4\nlength 1.0\nat 0.100000 resize 0 5\nat 0.200000 create 1 2\n";
+        assert_eq!(units(&text.parse().unwrap()), 3 + 1 + 5 + 2);
+    }
+
+    #[test]
+    fn each_list_of_a_process_is_judged_by_its_own_bound() {
         let text = "gabion-plan 1\nsds 2\nclients 1\nvolume 1\ndurable 1\ncapacity 8\ndepth 4\n\
                     length 1.0\n";
         let mut stage = Stage::new(&text.parse().unwrap(), Sink::Off);
         run::set_up(&mut stage).unwrap();
+        judge_each(stage.sds(0).unwrap().list_bounds(), SHARD, shard_rows);
         judge_each(stage.sdc(0).unwrap().list_bounds(), CLIENT, client_rows);
+        judge_each(stage.sdc(0).unwrap().list_bounds().iscsi, ISCSI, iscsi_rows);
         judge_each(stage.mdm_at(0).unwrap().list_bounds(), MDM, mdm_rows);
     }
 }

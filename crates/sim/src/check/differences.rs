@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_is_in_sync_for_sure_has_to_be_equal() {
+    fn only_replicas_surely_in_sync_have_to_be_equal() {
         let group = GroupInfo { in_sync: vec![1, 2], joiners: vec![3], ..GroupInfo::default() };
         assert!(counts(&group, DeviceId(1), true) && counts(&group, DeviceId(2), true));
         assert!(!counts(&group, DeviceId(3), true), "a joiner");

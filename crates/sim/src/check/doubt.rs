@@ -6,7 +6,7 @@
 //! copies has to continue without the operator. An in-sync replica that remembers nothing may have
 //! been emptied after it continued alone: then nobody can tell.
 
-/// What a device remembers of a group.
+/// A device's records of a group.
 #[derive(Clone, Copy, Debug)]
 pub struct Copy {
     /// The device.
@@ -48,13 +48,13 @@ mod tests {
     const SOLO: Copy = Copy { device: 2, acted: 7, joiner: false, base: 7 };
 
     #[test]
-    fn who_went_on_alone_has_everything() {
+    fn a_replica_that_continued_alone_has_everything() {
         assert!(is_known(&[OLD, SOLO], &[1, 2]));
         assert!(is_known(&[OLD, SOLO], &[1]), "the newest configuration is older than what it did");
     }
 
     #[test]
-    fn nobody_can_tell_if_the_last_epoch_was_not_sealed_or_one_forgot() {
+    fn the_newest_copy_is_unknown_if_the_last_epoch_was_not_sealed_or_a_replica_forgot() {
         let unsealed = Copy { acted: 8, ..SOLO };
         assert!(!is_known(&[OLD, unsealed], &[1, 2]));
         assert!(!is_known(&[SOLO], &[1, 2]), "the other one remembers nothing");
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn who_took_part_last_with_a_whole_copy_has_what_nobody_else_has() {
+    fn the_last_whole_replica_has_writes_that_no_other_has() {
         assert!(is_newest(&[OLD, SOLO], 2) && !is_newest(&[OLD, SOLO], 1));
         let mate = Copy { device: 3, base: 4, ..SOLO };
         assert!(is_newest(&[OLD, SOLO, mate], 3), "it was not equal yet, and had all before");

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_former_life_is_told_that_another_one_has_its_name() {
+    fn only_a_former_process_is_told_that_another_one_has_its_name() {
         let (op, leaves) = (op(1, Some(5)), Leaves::default());
         let superseded = BlockError::Superseded;
         assert!(in_order(superseded, Case { superseded: true, ..case(&op) }, &leaves));
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_small_or_within_the_range_is_not_refused() {
+    fn small_requests_within_the_volume_are_not_refused() {
         let leaves = Leaves::default();
         let (known, unknown) = (op(1, Some(5)), op(1, None));
         assert!(!in_order(OutOfRange, case(&known), &leaves));

@@ -192,7 +192,7 @@ mod tests {
     };
 
     #[test]
-    fn a_write_may_be_done_before_when_it_arrives_for_the_second_time() {
+    fn a_retry_may_already_be_executed_when_it_arrives() {
         let mut writes = Writes::default();
         let write = |seq| ClientWrite {
             sdc: base::SdcId(1),

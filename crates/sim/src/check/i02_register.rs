@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_took_too_long_may_land_until_its_client_goes_on() {
+    fn a_write_beyond_its_time_limit_may_land_until_its_client_goes_on() {
         let verdict = |next: Record| {
             let mut history = History::default();
             history.ops.push(write(0, 1, 10, Err(BlockError::TimedOut)));
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_withdrawn_may_land_until_its_client_goes_on_whatever_it_is_answered() {
+    fn a_withdrawn_write_may_land_until_its_client_goes_on_whatever_the_answer() {
         let verdict = |answer: Option<(u64, Result<(), BlockError>)>, next: Record| {
             let mut history = History::default();
             let mut first = Record { gone: Some(5), ..write(0, 1, 10, Ok(())) };
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_former_life_may_be_answered_late_and_changes_nothing_late() {
+    fn a_former_process_may_be_answered_late_and_changes_nothing_late() {
         let second_life = |r: Record| Record { life: 2, ..r };
         let story = |first: u32, second: u32| {
             let mut history = History::default();

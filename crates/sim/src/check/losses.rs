@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn data_is_gone_with_its_last_copy_also_if_no_mdm_has_heard_of_it() {
+    fn data_is_gone_with_its_last_copy_even_if_no_mdm_has_heard_of_it() {
         let mut losses = formed();
         losses.emptied(A, 15);
         assert!(!losses.is_without_data(GroupId(7)), "B has everything");
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_filled_again_has_everything_again() {
+    fn a_refilled_replica_has_everything_again() {
         let mut losses = formed();
         losses.emptied(B, 15);
         losses.group(&config(2, &[A]), 20).unwrap();
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_dead_when_the_group_was_formed_on_it_had_nothing() {
+    fn a_device_that_was_dead_when_the_group_was_formed_had_nothing() {
         let mut losses = formed();
         losses.emptied(A, 15);
         losses.emptied(B, 16);

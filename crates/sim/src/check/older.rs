@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_once_may_come_back_and_nothing_else() {
+    fn only_earlier_content_may_come_back() {
         let judge = |seen: [u32; 2]| {
             let read = op(IoKind::Read, 0, seen.to_vec());
             let writes = [op(IoKind::Write, 0, Vec::new()), op(IoKind::Write, 8, Vec::new())];

@@ -140,7 +140,7 @@ mod tests {
     const DIFFERS: Told = Some(Err(BlockError::Miscompare(0)));
 
     #[test]
-    fn what_was_written_is_replaced_once() {
+    fn a_written_value_is_swapped_once() {
         let swap = |when, told, expected| op(IoKind::Swap, when, told, &[expected]);
         let write = || op(IoKind::Write, (1, 2), OK, &[]);
         assert!(verdict(vec![write(), swap((3, 4), OK, 1), swap((5, 6), OK, 2)]));

@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn after_the_last_scrub_only_what_nobody_could_read_may_differ() {
+    fn after_the_last_scrub_only_unreadable_blocks_may_differ() {
         let mut stage = stage(&[(0, 1), (1, 1), (0, 2), (1, 2), (0, 3)]);
         assert!((1..4).all(|block| excused(&stage, 0, block)) && !excused(&stage, 1, 3));
         stage.unread.extend([(UNIT, 1), (UNIT, 3)]);

@@ -31,7 +31,7 @@ pub(super) enum Ask {
     Clear,
 }
 
-/// What follows from an answer.
+/// The consequence of an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Next {
     /// Nothing of this path appears any more.
@@ -48,6 +48,9 @@ pub(super) struct Fence {
     /// The key of the first path; the key of the second one is the next number.
     key: u64,
     registered: [bool; 2],
+    /// Paths with a registration whose outcome is unknown: it may be done until the gateway answers
+    /// a later request, as a gateway has one request of a volume under way.
+    unsettled: [bool; 2],
     reserved: bool,
     /// The last request to reserve the volume was refused.
     refused: bool,
@@ -100,7 +103,10 @@ impl Fence {
     /// could be known, so the host stays where it is.
     fn unknown(&mut self, path: u8, ask: Ask) {
         match ask {
-            Ask::Register => self.registered[usize::from(path)] = false,
+            Ask::Register => {
+                let path = usize::from(path);
+                (self.registered[path], self.unsettled[path]) = (false, true);
+            }
             Ask::Preempt => {
                 self.registered[usize::from(1 - path)] = false;
                 self.moves = false;
@@ -111,7 +117,7 @@ impl Fence {
 
     /// Returns the next request over the paths that are up, if there is one.
     pub(super) fn next(&mut self, up: [bool; 2]) -> Option<(u8, Command)> {
-        if self.asking.is_some() || self.cleared {
+        if self.asking.is_some() {
             return None;
         }
         let (path, ask) = self.choose(up)?;
@@ -132,6 +138,12 @@ impl Fence {
         let paths = || [0u8, 1].into_iter().filter(|p| up[usize::from(*p)]);
         let registered = |p: &u8| self.registered[usize::from(*p)];
         if self.ending {
+            if let Some(p) = paths().find(|p| self.unsettled[usize::from(*p)]) {
+                return Some((p, Ask::Register));
+            }
+            if self.cleared {
+                return None;
+            }
             let known = paths().find(registered).map(|p| (p, Ask::Clear));
             return known.or_else(|| paths().next().map(|p| (p, Ask::Register)));
         }
@@ -152,11 +164,12 @@ impl Fence {
             return Next::Later; // over a session that was given up
         };
         let (here, there) = (usize::from(path), usize::from(1 - path));
+        self.unsettled[here] &= !matches!(told.status, 0 | CONFLICT);
         match (told.status, told.sense) {
             (0, _) => match ask {
-                Ask::Register => self.registered[here] = true,
+                Ask::Register => (self.registered[here], self.cleared) = (true, false),
                 Ask::Reserve => self.reserved = true,
-                Ask::Clear => self.cleared = true,
+                Ask::Clear => (self.registered, self.cleared) = ([false; 2], true),
                 Ask::Preempt => {
                     (self.registered[there], self.active, self.moves) = (false, path, false);
                     return Next::Excluded(1 - path);
@@ -255,6 +268,23 @@ mod tests {
         assert_eq!(ask(&mut fence, 1, 3, CONFLICT), Next::Go);
         assert_eq!(ask(&mut fence, 0, 6, 0), Next::Go);
         assert_eq!(ask(&mut fence, 0, 3, 0), Next::Go);
+        assert_eq!(fence.next([true; 2]), None);
+    }
+
+    #[test]
+    fn a_registration_that_may_come_late_is_awaited_at_the_end() {
+        let mut fence = ready();
+        fence.lost_access(1);
+        let (path, register) = fence.next([true; 2]).unwrap();
+        assert_eq!((path, register.cdb[1]), (1, 6));
+        fence.gone(1);
+        fence.end();
+        let (path, clear) = fence.next([true, false]).unwrap();
+        assert_eq!((path, clear.cdb[1]), (0, 3));
+        assert_eq!(fence.answered(clear.id, &told(0, None)), Next::Go);
+        assert_eq!(fence.next([true, false]), None, "the other path is down");
+        assert_eq!(ask(&mut fence, 1, 6, 0), Next::Go, "nothing of before comes after this");
+        assert_eq!(ask(&mut fence, 1, 3, 0), Next::Go);
         assert_eq!(fence.next([true; 2]), None);
     }
 }

@@ -100,7 +100,7 @@ pub(super) fn number(text: &[u8], key: &str) -> Option<usize> {
 pub struct Command {
     /// Its name for the owner. No two commands of a host have the same.
     pub id: u32,
-    /// What it does.
+    /// Its operation.
     pub cdb: [u8; 16],
     /// Bytes that it reads.
     pub reads: u32,
@@ -168,7 +168,7 @@ pub struct Told {
     pub sense: Option<Sense>,
     /// The field INFORMATION of the sense data; 0 if there is none.
     pub information: u32,
-    /// What was read.
+    /// The data that was read.
     pub data: Vec<u8>,
 }
 

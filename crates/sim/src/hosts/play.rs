@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_lost_session_has_left_is_over_when_the_gateway_knows_and_is_sent_again() {
+    fn commands_of_a_lost_session_are_sent_again_when_the_gateway_knows_of_its_end() {
         let mut stage = stage("0 0 0");
         for fault in [PathFault::Close, PathFault::Again, PathFault::Abort].repeat(4) {
             write(&mut stage, 0, 8);

@@ -21,7 +21,7 @@ struct Task {
     came: usize,
 }
 
-/// What follows from an event.
+/// The consequence of an event.
 #[derive(Debug)]
 pub(super) enum Step {
     /// Send a PDU.

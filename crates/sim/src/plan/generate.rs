@@ -174,9 +174,10 @@ impl Plan {
     }
 }
 
-/// Turns some dead outcasts into hosts without power and some cut-off ones into frozen processes:
-/// then no dial is refused. Some that the MDM does not hear become reachable by the MDMs only. In
-/// others a disk fails, or a path is cut in one direction only.
+/// Varies the fault of the server that stays away in phase 2. Instead of a dead process there may
+/// be a host without power or a failed disk, and instead of a cut-off server a frozen process: then
+/// no dial is refused. A server that the MDM does not hear may be reachable by the MDMs only. A
+/// path may be cut in one direction only.
 fn fates(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("fates");
     plan.outcast = plan.outcast.map(|(who, how)| match how {

@@ -23,7 +23,7 @@ impl HostPlan {
     }
 }
 
-/// What happens to a path of a host.
+/// An event of a host's path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PathFault {
     /// The host closes the connection.

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_that_ran_knows_is_not_lost() {
+    fn a_volume_that_a_running_server_knows_may_not_be_dropped() {
         let map = has(&[1, 2], 3);
         assert!(!may_go(&[((0, 7), map.clone())], None, true));
         assert!(!may_go(&[((0, 7), map.clone())], Some(&has(&[1], 2)), true), "an older log");
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_tells_of_may_count_as_deleted() {
+    fn a_volume_that_no_server_reports_may_count_as_deleted() {
         let empty = Has { held: BTreeSet::new(), ..has(&[1, 2], 3) };
         assert!(
             may_go(&[((0, 6), empty.clone())], None, false),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_of_which_nobody_that_ran_knows_a_group_may_go() {
+    fn a_volume_without_groups_on_running_servers_may_be_dropped() {
         let part = Has { groups: BTreeSet::new(), ..has(&[1, 2], 3) };
         let (ran, other) = (((0, 7), part), has(&[1, 2], 3));
         assert!(may_go(from_ref(&ran), None, true), "its group is on no map");
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_deleted_may_go_though_a_server_has_not_heard_of_it() {
+    fn a_deleted_volume_may_be_dropped_although_a_server_has_not_heard_of_it() {
         let old = [((0, 7), has(&[1, 2], 3))];
         assert!(may_go(&old, Some(&has(&[1], 3)), false), "the log has it");
         assert!(may_go(&old, Some(&has(&[1, 3], 4)), true), "and what came later");

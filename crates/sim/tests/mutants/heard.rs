@@ -31,7 +31,7 @@ fn plan(seed: u64, servers: u8) -> Plan {
 const PROMISE: Duration = Duration::from_millis(4455);
 
 #[test]
-fn a_server_that_only_the_mdm_reaches_is_done_without() {
+fn a_server_that_only_the_mdm_reaches_is_ejected() {
     let _alone = alone();
     for (seed, servers) in [3, 4, 5, 12].iter().flat_map(|n| (1..=4).map(move |seed| (seed, *n))) {
         let outcome = run(&plan(seed, servers), Sink::Off);

@@ -28,7 +28,7 @@ fn plan(seed: u64, restarted: &str) -> Plan {
 const PROMISE: Duration = Duration::from_secs(7);
 
 #[test]
-fn an_mdm_that_hangs_keeps_nobody_waiting() {
+fn a_hanging_mdm_delays_no_client() {
     let _alone = alone();
     for (seed, who) in (1..=4).flat_map(|seed| [(seed, "sdc0"), (seed, "sds0")]) {
         let outcome = run(&plan(seed, who), Sink::Off);

@@ -1,4 +1,4 @@
-//! What holds in simulated clusters, and that the simulator notices when a rule is missing.
+//! Properties of simulated clusters, and proofs that the simulator notices a missing rule.
 //!
 //! A mutant is switched on for the whole process. So these tests are a binary of their own, and run
 //! one at a time ([`common::alone`]).

@@ -40,6 +40,9 @@ fn rare_mutants_are_caught_by_their_plans() {
         Mutant::TakeCopy,
         Mutant::ForgetBrokenPath,
         Mutant::LevelBlindly,
+        Mutant::EndlessList,
+        Mutant::LossAsZeros,
+        Mutant::NoRestartGrace,
     ];
     for mutant in all {
         let caught = hunt(mutant, 0, 0, 1).caught;

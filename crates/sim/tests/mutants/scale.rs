@@ -6,7 +6,7 @@ use base::mutant::{Mutant, choose};
 use sim::scale::Shape;
 
 #[test]
-fn a_server_is_lost_and_made_anew_in_large_domains() {
+fn a_lost_server_is_rebuilt_in_large_domains() {
     let _alone = alone();
     let shapes = [(20, 10, 1), (160, 1, 8)];
     for (servers, devices, domains) in shapes {

@@ -26,7 +26,7 @@ fn downs(seed: u64, servers: u8, stop: u64) -> u64 {
 }
 
 #[test]
-fn who_stands_still_for_a_second_keeps_its_copies() {
+fn a_server_paused_for_a_second_keeps_its_copies() {
     let _alone = alone();
     let stories: Vec<(u64, u8)> =
         [2, 3, 5].iter().flat_map(|n| (1..=6).map(move |s| (s, *n))).collect();

@@ -184,6 +184,7 @@ impl Checkpoints {
     /// Records that a write of the checkpoint has completed. Returns true for the last one.
     pub(super) fn wrote(&mut self) -> bool {
         let c = self.running();
+        assert!(c.busy > 0, "each write of a checkpoint ends once");
         c.busy -= 1;
         c.busy == 0
     }
@@ -192,6 +193,8 @@ impl Checkpoints {
     /// say now, and where the log begins.
     pub(super) fn durable(&mut self) -> Option<(CheckpointHead, LogStart)> {
         let c = self.running();
+        assert!(c.busy == 0, "a step is durable when all of its writes have ended");
+        assert!(c.next.is_none(), "one step follows another");
         match c.step {
             Step::Home | Step::Pages => unreachable!("they wait for nothing"),
             Step::Root => c.next = Some(Step::First),
@@ -221,6 +224,8 @@ impl Checkpoint {
         ops: &mut Ops,
         out: &mut Effects,
     ) {
+        let before = if step == Step::First { Step::Root } else { Step::First };
+        assert!(self.step == before, "the superblocks follow the root, two by two");
         self.step = step;
         let content = Content { anchor: self.anchor, ..content.clone() };
         let [first, second, middle, last] = content.layout.places();
@@ -297,6 +302,8 @@ impl Durable {
         if mutant::on(Mutant::EagerTail) {
             self.log.free(start.position);
         }
+        let swept = !self.slots.is_sweeping() || mutant::on(Mutant::MidSweep);
+        assert!(swept, "no page of a checkpoint has a slot that an earlier record gave back");
         let pages = self.slots.take_changed_pages();
         let blocks = self.slots.overlay().bytes() / base::BLOCK as usize;
         let others = blocks + self.pages.sums.pages_to_save();
@@ -350,6 +357,7 @@ impl Durable {
             return self.fail(DiskError::NoSpace);
         }
         let c = self.checkpoints.running();
+        assert!(c.step == Step::Pages && c.busy == 0, "the root follows all pages");
         c.step = Step::Root;
         c.anchor = CheckpointHead {
             sequence,

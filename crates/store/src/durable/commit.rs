@@ -35,11 +35,11 @@ struct Batch {
     count: usize,
     /// Length in bytes.
     len: usize,
-    /// What further jobs wait for.
+    /// The obstacle that further jobs wait for.
     needs: Option<Need>,
 }
 
-/// What makes room for jobs.
+/// The event that makes room for jobs.
 enum Need {
     /// A checkpoint, which frees a part of the log.
     Log,
@@ -135,6 +135,7 @@ impl Commit {
             if !write.parts.iter().any(|p| map.is_dropped(p.slot)) {
                 return true;
             }
+            assert!(job.left > 0 && job.record.is_none(), "a queued job waits for its record");
             job.left -= 1;
             if job.left == 0 {
                 over.push(*key);
@@ -179,6 +180,7 @@ impl Durable {
         if count == 0 {
             return;
         }
+        assert!(self.commit.batch.is_empty(), "the jobs of the last batch have continued");
         let mut body = out.alloc(len.next_multiple_of(PAGE as usize));
         let mut to = Writer::new(&mut body.as_mut()[size_of::<BatchHead>()..]);
         let first = self.log.next_record();
@@ -210,6 +212,7 @@ impl Durable {
 
     /// Records that a write of the batch has completed.
     pub(super) fn log_written(&mut self, out: &mut Effects) {
+        assert!(self.commit.writing > 0, "each write of a batch ends once");
         self.commit.writing -= 1;
         if self.commit.writing > 0 {
             return;
@@ -222,7 +225,9 @@ impl Durable {
     /// Completes a job whose record and data are durable.
     pub(super) fn written(&mut self, key: u64) {
         if let Some(job) = self.jobs.get(key).filter(|job| job.record.is_some()) {
-            self.commit.payload -= job.kind.payload();
+            let payload = job.kind.payload();
+            assert!(self.commit.payload >= payload, "the sum has the payload of each record");
+            self.commit.payload -= payload;
             self.apply(key);
         }
         self.end(key, Ok(Buf::EMPTY));
@@ -248,6 +253,8 @@ impl Durable {
             }
             Waiter::Checkpoint => {
                 if let Some((anchor, log)) = self.checkpoints.durable() {
+                    let next = self.content.anchor.sequence + 1;
+                    assert!(anchor.sequence == next, "checkpoints are numbered in order");
                     self.content.anchor = anchor;
                     self.log.free(log.position);
                     self.stats.checkpoints += 1;

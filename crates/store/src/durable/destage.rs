@@ -35,6 +35,7 @@ impl Destage {
 
     /// Records that a run was written.
     pub(super) fn wrote(&mut self) {
+        assert!(self.busy > 0, "a run ends once");
         self.busy -= 1;
     }
 }
@@ -60,6 +61,7 @@ impl Durable {
             let Some((run, pin)) = self.slots.next_run(self.destage.cursor) else { return };
             self.destage.cursor = (run.slot, run.first + run.blocks.len() as u32);
             self.destage.busy += 1;
+            assert!(self.destage.busy <= RUNS, "a bounded number of runs is in flight");
             self.checkpoints.take_home(&run);
             let at = self.content.layout.slot(run.slot) + u64::from(run.first * BLOCK);
             let named =

@@ -86,7 +86,7 @@ pub enum MountError {
     /// It failed a read, a write or a flush.
     #[error("{what} failed ({error:?}): check the device")]
     Device {
-        /// What the mount was doing.
+        /// The step of the mount.
         what: &'static str,
         /// The error.
         error: DiskError,

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 /// Number of waiters that are worth a flush although more writes are in flight.
 const MANY: usize = 16;
 
-/// What waits for flushes.
+/// Operations that wait for flushes.
 #[derive(Debug, Default)]
 pub(super) struct Flushes {
     /// Waiters for the next flush.

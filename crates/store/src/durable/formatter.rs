@@ -84,6 +84,7 @@ impl Format {
         result: Result<Buf, DiskError>,
         out: &mut Effects,
     ) -> Formatting {
+        assert!(self.busy > 0, "each operation ends once");
         self.busy -= 1;
         match result {
             Ok(data) if self.step == Step::Look => self.copies[op.0 as usize].1 = data,

@@ -74,6 +74,16 @@ impl Groups {
         self.room.executed
     }
 
+    /// Returns the number of units that all dirty sets name.
+    pub(crate) fn dirty_len(&self) -> usize {
+        self.units
+    }
+
+    /// Returns the upper bound of [`Groups::dirty_len`].
+    pub(crate) fn dirty_most(&self) -> usize {
+        self.room.units
+    }
+
     /// Returns what covers executed writes that are no longer listed.
     pub(crate) fn forgotten(&self) -> &Forgotten {
         &self.forgotten
@@ -83,8 +93,10 @@ impl Groups {
     /// units for which there is room in the group's dirty set.
     fn edit(&mut self, id: GroupId, edit: impl FnOnce(&mut ReplicaRecord, usize, &mut u64)) {
         let record = self.groups.entry(id).or_default();
-        self.units -= record.dirty.units();
-        self.listed -= record.executed.len();
+        let (units, listed) = (record.dirty.units(), record.executed.len());
+        let counted = self.units >= units && self.listed >= listed;
+        assert!(counted, "the sums have the units and writes of each group");
+        (self.units, self.listed) = (self.units - units, self.listed - listed);
         edit(record, self.room.units.saturating_sub(self.units), &mut self.noted);
         self.units += record.dirty.units();
         self.listed += record.executed.len();
@@ -123,7 +135,9 @@ impl Groups {
         let noted = self.groups.values().flat_map(|record| record.executed.noted()).collect();
         let Some(last) = oldest(noted, count) else { return };
         for (id, record) in &mut self.groups {
-            self.listed -= record.executed.len();
+            let listed = record.executed.len();
+            assert!(self.listed >= listed, "the sum has the writes of each group");
+            self.listed -= listed;
             record.executed.forget_until(last, *id, &mut self.forgotten);
             self.listed += record.executed.len();
         }
@@ -132,7 +146,9 @@ impl Groups {
     /// Removes a dropped volume from the dirty sets.
     pub(crate) fn drop_volume(&mut self, volume: VolumeId) {
         for record in self.groups.values_mut() {
-            self.units -= record.dirty.units();
+            let units = record.dirty.units();
+            assert!(self.units >= units, "the sum has the units of each group");
+            self.units -= units;
             record.dirty.drop_volume(volume);
             self.units += record.dirty.units();
         }
@@ -214,6 +230,7 @@ impl Groups {
         for (units, id) in largest {
             let record = self.groups.get_mut(&id).expect("it was listed");
             record.all_differs();
+            assert!(self.units >= units, "the sum has the units of each group");
             self.units -= units;
             if excess(self) == 0 {
                 return;
@@ -350,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_is_forgotten_oldest_first_and_covered() {
+    fn entries_without_room_are_forgotten_oldest_first_and_covered() {
         let write =
             |sdc, seq| ClientWrite { sdc: SdcId(sdc), incarnation: Incarnation(7), seq, floor: 1 };
         let entry = |sdc, seq| ExecutedBlocks {
@@ -420,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn an_area_that_is_too_short_takes_less_and_never_a_lie() {
+    fn a_short_area_keeps_less_and_stays_correct() {
         let mut groups = Groups::new(Room { units: 50, executed: 50, single: 5 });
         let write = |seq| ClientWrite { sdc: SdcId(1), incarnation: Incarnation(7), seq, floor: 1 };
         for group in 1..=40 {
@@ -487,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_and_too_much_becomes_all() {
+    fn records_read_back_and_too_large_a_dirty_set_becomes_everything() {
         let mut groups = Groups::new(TWO);
         let write = ClientWrite { sdc: SdcId(1), incarnation: Incarnation(2), seq: 9, floor: 4 };
         let entry = ExecutedBlocks { write, unit: unit(0), blocks: BlockSet::from_range(1..3) };

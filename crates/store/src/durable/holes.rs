@@ -117,6 +117,7 @@ impl Holes {
         let count = (first..self.filled.len().min(first + most))
             .take_while(|slot| self.filled.get(*slot))
             .count() as u32;
+        assert!((1..=most).contains(&count), "one operation gives back a bounded run");
         let run = first..first + count;
         run.clone().for_each(|slot| self.taken(slot));
         (self.cursor, self.credit) = (run.end, self.credit - 1);
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_left_over_all_the_time_goes() {
+    fn only_space_that_stayed_free_is_given_back() {
         let mut holes = of(0..10);
         for _ in 0..20 {
             // Overwrites take eight of them, and free eight others.
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn few_follow_each_other_while_jobs_run() {
+    fn only_a_few_operations_follow_each_other_while_jobs_run() {
         let mut holes = of(0..2000);
         rest(&mut holes);
         let count = |holes: &mut Holes| {

@@ -176,7 +176,7 @@ impl Fetch {
     }
 }
 
-/// What a job has to do.
+/// The work of a job.
 #[derive(Debug)]
 pub(super) enum Kind {
     /// Answer with the data of a range.
@@ -239,7 +239,7 @@ impl Kind {
 pub(super) struct Job {
     /// The caller's name for the job. `None`: the caller does not want to know when it completes.
     pub token: Option<u64>,
-    /// What to do.
+    /// The operation.
     pub kind: Kind,
     /// Blocks that have to be read for it.
     pub fetch: Fetch,
@@ -320,7 +320,7 @@ pub(super) enum Op {
     },
 }
 
-/// What waits for a page of checksums.
+/// A job or checkpoint that waits for a page of checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reader {
     /// A job.
@@ -329,7 +329,7 @@ pub(super) enum Reader {
     Checkpoint,
 }
 
-/// What waits for a flush.
+/// Blocks or a checkpoint that wait for a flush.
 #[derive(Debug)]
 pub(super) enum Waiter {
     /// Blocks that were written to their slots: per block, the slot, the block and the record.

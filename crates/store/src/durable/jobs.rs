@@ -55,6 +55,7 @@ impl Jobs {
     /// was the last one.
     pub(super) fn arrived(&mut self, key: u64, error: Option<DiskError>) -> Option<&Job> {
         let job = self.table.get_mut(key)?;
+        assert!(job.left > 0, "a job counts what it waits for");
         job.left -= 1;
         job.error = job.error.or(error);
         (job.left == 0).then_some(job)

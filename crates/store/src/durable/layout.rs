@@ -90,7 +90,7 @@ pub struct Layout {
     pub size: u64,
     /// One checksum per page of map and sums; two copies.
     pub root: [Area; 2],
-    /// What the groups remember; two copies.
+    /// The records of the groups; two copies.
     pub records: [Area; 2],
     /// The log ring.
     pub log: Area,
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn growths_that_are_not_worth_it_or_too_many_are_told() {
+    fn too_small_and_too_many_growths_are_refused() {
         let mut l = Layout::new(SMALLEST).unwrap();
         for less in [0, SMALLEST - 1, SMALLEST, SMALLEST + SMALLEST_GROWTH - 1] {
             assert_eq!(l.grown(less), Err(NotGrown::TooLittle));

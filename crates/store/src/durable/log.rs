@@ -35,15 +35,15 @@ pub(super) struct Log {
     /// Starts of the batches, from the one with the first unsettled record on.
     batches: VecDeque<LogStart>,
     /// The first unsettled record, as the last batch says.
-    told: u64,
+    settled_written: u64,
 }
 
 impl Log {
     /// Makes an empty log that continues at `head`.
     pub(super) fn new(area: Area, uuid: [u64; 2], life: u64, head: LogStart) -> Log {
         let (window, batches) = (VecDeque::new(), VecDeque::new());
-        let (tail, told) = (head.position, head.record);
-        Log { area, uuid, life, head, tail, window, batches, told }
+        let (tail, settled_written) = (head.position, head.record);
+        Log { area, uuid, life, head, tail, window, batches, settled_written }
     }
 
     /// Returns the number of the mount, which batches carry.
@@ -87,23 +87,25 @@ impl Log {
     }
 
     /// True when all records are settled and no batch says so yet.
-    pub(super) fn rests_untold(&self) -> bool {
-        self.window.is_empty() && !self.has_told_all()
+    pub(super) fn needs_settled_batch(&self) -> bool {
+        self.window.is_empty() && !self.is_settled_on_disk()
     }
 
     /// True when the last batch says that all records are settled.
-    pub(super) fn has_told_all(&self) -> bool {
-        self.told == self.head.record
+    pub(super) fn is_settled_on_disk(&self) -> bool {
+        self.settled_written == self.head.record
     }
 
     /// Seals a batch and returns its position. The batch begins with room for its head, is `len`
     /// bytes long and holds `count` records.
     pub(super) fn seal(&mut self, batch: &mut [u8], len: usize, count: u32, destaged: u64) -> u64 {
         let start = self.head;
+        let room = self.area.len - self.used();
+        assert!(batch.len() as u64 <= room, "no batch overwrites what a mount needs");
         if count > 0 {
             self.batches.push_back(start);
         }
-        self.told = self.settled();
+        self.settled_written = self.settled();
         self.window.extend((0..count).map(|_| false));
         batch[len..].fill(0);
         let head = BatchHead {
@@ -114,7 +116,7 @@ impl Log {
             position: start.position.into(),
             record: start.record.into(),
             life: self.life.into(),
-            settled: self.told.into(),
+            settled: self.settled_written.into(),
             destaged: destaged.min(start.record).into(),
             count: count.into(),
             reserved: 0.into(),
@@ -138,7 +140,8 @@ impl Log {
     /// Marks a record as settled: its job has completed.
     pub(super) fn settle(&mut self, record: u64) {
         let first = self.settled();
-        self.window[(record - first) as usize] = true;
+        let settled = core::mem::replace(&mut self.window[(record - first) as usize], true);
+        assert!(!settled, "a record is settled once");
         while self.window.front() == Some(&true) {
             self.window.pop_front();
         }
@@ -164,6 +167,7 @@ impl Log {
 
     /// Frees the log before `position`: a checkpoint whose log begins there is durable.
     pub(super) fn free(&mut self, position: u64) {
+        assert!(position <= self.head.position, "only what was written is freed");
         self.tail = self.tail.max(position);
     }
 }

@@ -40,7 +40,7 @@ impl From<TooManyOwners> for MountError {
     }
 }
 
-/// What the caller knows about the device.
+/// The caller's knowledge about the device.
 #[derive(Clone, Copy, Debug)]
 pub struct Expected {
     /// Cluster of the device. `None`: any (for an offline tool).

@@ -123,8 +123,11 @@ impl Overlay {
     /// Removes the data of a block. A write in flight stays known.
     fn forget(&mut self, slot: u32, block: u32) {
         let Some(entry) = self.entries.get_mut(&(slot, block)) else { return };
-        self.ready -= usize::from(entry.is_ready());
+        let ready = usize::from(entry.is_ready());
+        assert!(self.ready >= ready, "the number of ready blocks has each of them");
+        self.ready -= ready;
         if entry.data.take().is_some() {
+            assert!(self.blocks > 0, "the number of blocks has each of them");
             self.blocks -= 1;
             let (count, _) = self.records.get_mut(&entry.record).expect("it is counted");
             *count -= 1;
@@ -183,6 +186,7 @@ impl Overlay {
     /// Records that a block of a run is in its slot, with the data of `record`.
     pub(super) fn wrote(&mut self, slot: u32, block: u32, record: u64) {
         let entry = self.entries.get_mut(&(slot, block)).expect("what is on its way is known");
+        assert!(entry.writing == Some(record), "a block is written once at a time");
         entry.writing = None;
         if entry.data.is_none() {
             self.entries.remove(&(slot, block));

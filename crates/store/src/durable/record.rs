@@ -96,7 +96,7 @@ pub(crate) struct Write {
     pub end: u32,
     /// Its metadata.
     pub marks: WriteMetadata,
-    /// What it does to each slot.
+    /// Its effect on each slot.
     pub parts: Vec<Part>,
 }
 

@@ -350,7 +350,7 @@ impl Replay {
     }
 }
 
-/// What later writes touch.
+/// The blocks that later writes touch.
 #[derive(Default)]
 struct Later {
     blocks: BTreeMap<(GroupId, UnitKey), BlockSet>,

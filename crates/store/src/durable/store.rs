@@ -178,6 +178,16 @@ impl Durable {
         self.groups.executed_most()
     }
 
+    /// Returns the number of units that the dirty sets of all groups name.
+    pub fn dirty_len(&self) -> usize {
+        self.groups.dirty_len()
+    }
+
+    /// Returns the upper bound of [`Durable::dirty_len`].
+    pub fn dirty_most(&self) -> usize {
+        self.groups.dirty_most()
+    }
+
     /// True while a job runs.
     pub fn has_jobs(&self) -> bool {
         !self.jobs.is_empty()
@@ -201,8 +211,8 @@ impl Durable {
 
     /// True when the log on the device says that all of its records are settled. From then on,
     /// damage can't be mistaken for a write that a crash cut short.
-    pub fn has_told_all(&self) -> bool {
-        self.log.has_told_all() && self.is_idle()
+    pub fn is_settled_on_disk(&self) -> bool {
+        self.log.is_settled_on_disk() && self.is_idle()
     }
 
     /// True when no job runs and no device operation is in flight.
@@ -247,6 +257,7 @@ impl Durable {
     pub(super) fn fail(&mut self, error: DiskError) {
         self.failed = Some(error);
         self.jobs.keys().into_iter().for_each(|key| self.end(key, Err(error)));
+        assert!(self.jobs.is_empty(), "no job survives the failure of its device");
         self.ops.forget();
     }
 
@@ -383,7 +394,11 @@ impl UnitStore for Durable {
     fn rest(&mut self, out: &mut Effects) {
         let rests = self.commit.rests(self.stats.batches);
         let len = size_of::<BatchHead>();
-        if rests && self.failed.is_none() && self.log.rests_untold() && self.log.has_room(len) {
+        if rests
+            && self.failed.is_none()
+            && self.log.needs_settled_batch()
+            && self.log.has_room(len)
+        {
             let body = out.alloc(len.next_multiple_of(PAGE as usize));
             self.seal_batch(body, len, 0, out);
         }

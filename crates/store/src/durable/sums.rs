@@ -110,6 +110,7 @@ impl Sums {
     pub(super) fn begin_saving(&mut self) {
         assert!(self.saving.is_empty(), "one checkpoint at a time");
         core::mem::swap(&mut self.saving, &mut self.fresh);
+        assert!(self.to_save.is_empty(), "the last checkpoint has saved its pages");
         self.to_save.extend(self.saving.keys().map(|slot| slot / SUM_ENTRIES));
     }
 

@@ -19,7 +19,8 @@ pub struct Identity {
     pub uuid: [u64; 2],
 }
 
-/// What a checkpoint writes into the superblock: which root and records count, and the log's start.
+/// The fields that a checkpoint writes into the superblock: which root and records count, and the
+/// log's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckpointHead {
     /// Number of the checkpoint. Its lowest bit says which copy of root and records counts.
@@ -138,7 +139,7 @@ impl Content {
     }
 }
 
-/// What one copy of the superblock turned out to be.
+/// The state of one copy of the superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant)] // four of them, on the stack
 pub enum CopyState {

@@ -1,4 +1,4 @@
-//! What a device says about itself, for tools that look at a device without a cluster.
+//! The description of a device, for tools that examine it without a cluster.
 //!
 //! Nothing here changes anything. A mount leaves a [`Durable`] in memory; this module also has
 //! those of its calls that only tools need.
@@ -76,7 +76,7 @@ pub struct Stats {
     pub given_back: u64,
 }
 
-/// What a mount found in the log.
+/// The content of the log that a mount has found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
     /// Position where the log began. The last checkpoint does not have what lies behind it.
@@ -91,7 +91,7 @@ pub struct Replayed {
     pub waiting: u64,
 }
 
-/// What a mount did about the size of a device.
+/// The change of a device's size by a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Growth {
     /// Bytes that were used before the mount.

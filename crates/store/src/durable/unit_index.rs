@@ -39,13 +39,16 @@ impl UnitIndex {
 
     /// A slot of the unit has data from now on.
     pub(super) fn add(&mut self, owner: u32, unit: u32) {
-        *self.0.entry(key(owner, unit)).or_insert(0) += 1;
+        let count = self.0.entry(key(owner, unit)).or_insert(0);
+        assert!(u32::from(*count) < UNIT_CHUNKS, "a unit has 16 slots");
+        *count += 1;
     }
 
     /// A slot of the unit has no data any more.
     pub(super) fn remove(&mut self, owner: u32, unit: u32) {
         let key = key(owner, unit);
         let count = self.0.get_mut(&key).expect("a unit with data is in the index");
+        assert!(*count > 0, "a unit leaves the index with its last slot");
         *count -= 1;
         if *count == 0 {
             self.0.remove(&key);

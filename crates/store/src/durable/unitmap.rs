@@ -22,7 +22,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec;
 use alloc::vec::Vec;
 use base::prng::mix;
-use base::{BLOCK, BlockSet, GroupId, Map, UnitKey, VolumeId};
+use base::{BLOCK, BlockSet, GroupId, Map, Mutant, UnitKey, VolumeId, mutant};
 use core::ops::Range;
 use seam::Walk;
 
@@ -49,7 +49,7 @@ pub(super) struct Chunk {
     pub chunk: u8,
 }
 
-/// What a pin keeps a slot for.
+/// The purpose of a pin on a slot.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Access {
     /// To read these blocks.
@@ -329,8 +329,10 @@ impl UnitMap {
     /// Ends a pin. The slot becomes free when that was its last pin and no block is valid.
     pub(super) fn unpin(&mut self, pin: Pin) {
         let pins = self.pins.get_mut(&pin.slot).expect("a pinned slot");
+        assert!(pins.count > 0, "a pin ends once");
         pins.count -= 1;
         pins.changes &= !pin.changes;
+        assert!(pins.count > 0 || pins.changes == 0, "a change belongs to a pin");
         if pins.count == 0 {
             self.pins.remove(&pin.slot);
             self.release_if_idle(pin.slot);
@@ -447,6 +449,8 @@ impl UnitMap {
         }
         let owner = self.owner_index(chunk.group, chunk.unit.volume)?;
         let slot = self.next_free()?;
+        let free = self.owner(slot) == FREE && !self.taken.get(slot);
+        assert!(free, "a slot has one owner at a time");
         self.assign(slot, owner, chunk);
         Some(slot)
     }
@@ -472,7 +476,8 @@ impl UnitMap {
     }
 
     fn release_if_idle(&mut self, slot: u32) {
-        if self.valid[slot as usize] != 0 || self.pins.contains_key(&slot) {
+        let holds = self.valid[slot as usize] != 0 || mutant::on(Mutant::KeepEmpty);
+        if holds || self.pins.contains_key(&slot) {
             return;
         }
         self.unlink(slot);
@@ -481,6 +486,7 @@ impl UnitMap {
 
     /// Frees a taken slot that no lookup finds. Its owner is removed with the last slot.
     fn give_back(&mut self, slot: u32) {
+        assert!(self.owner(slot) != FREE, "a slot becomes free once");
         let owner = self.owner(slot) >> 4;
         self.set_owner(slot, FREE);
         self.taken.put(slot, false);
@@ -489,6 +495,7 @@ impl UnitMap {
             self.given_back.push_back(slot);
         }
         let o = &mut self.owners[owner as usize];
+        assert!(o.slots > 0, "an owner counts its slots");
         o.slots -= 1;
         if o.slots == 0 {
             if o.life == Life::Live {

@@ -15,7 +15,7 @@ use super::store::Durable;
 use super::unitmap::{Access, Pin};
 use alloc::vec::Vec;
 use base::crc::{append_block, crc32c};
-use base::{BLOCK, BlockSet, GroupId, Mutant, UnitKey, mutant};
+use base::{BLOCK, BLOCKS_PER_UNIT, BlockSet, GroupId, Mutant, UnitKey, mutant};
 use seam::buf::ALIGN;
 use seam::{Buf, DiskError, Effects, Started, WriteMetadata};
 
@@ -215,6 +215,7 @@ impl Durable {
 
 fn new_write(group: GroupId, unit: UnitKey, at: u32, len: u32, marks: WriteMetadata) -> Write {
     let (first, end) = (at / BLOCK, (at + len).div_ceil(BLOCK));
+    assert!(first < end && end <= BLOCKS_PER_UNIT, "a write is of blocks of one unit");
     Write { group, unit, first, end, marks, parts: Vec::new() }
 }
 

@@ -5,7 +5,7 @@ use crate::common::{Crash, Fate, World};
 use base::{UnitKey, VolumeId};
 
 #[test]
-fn what_was_acknowledged_survives_random_crashes() {
+fn acknowledged_writes_survive_random_crashes() {
     let seeds = std::env::var("SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(300);
     let from = std::env::var("SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
     let ended: u64 = (from..from + seeds)
@@ -50,7 +50,7 @@ fn script(world: &mut World, until: u64) -> bool {
 }
 
 #[test]
-fn what_was_acknowledged_survives_a_crash_at_every_operation() {
+fn acknowledged_writes_survive_a_crash_at_every_operation() {
     lives::crash_everywhere(120, |write_through, after, fate, left| {
         let mut world = World::new(5, write_through);
         world.mount(None).unwrap();
@@ -102,6 +102,6 @@ fn space_that_is_given_back_holds_nothing() {
 }
 
 #[test]
-fn what_was_wiped_in_steps_does_not_come_back() {
+fn data_wiped_in_steps_does_not_come_back() {
     (1..=100).for_each(lives::wiped);
 }

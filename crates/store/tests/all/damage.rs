@@ -211,7 +211,7 @@ fn three_superblocks_may_rot() {
 }
 
 #[test]
-fn what_is_not_this_device_is_refused_with_a_reason() {
+fn another_device_is_refused_with_a_reason() {
     let mut world = written();
     let other = Expected { cluster: Some(ClusterId(78)), ..expected() };
     let error = why(&mut world, other, SIZE);
@@ -346,7 +346,7 @@ fn a_format_that_was_not_finished_left_no_device() {
 }
 
 #[test]
-fn what_the_device_fails_to_read_counts_as_damaged_and_nothing_more_fails() {
+fn unreadable_blocks_count_as_damaged_and_nothing_else_fails() {
     let mut world = written();
     world.mount(None).unwrap();
     let group = World::group(unit(1));

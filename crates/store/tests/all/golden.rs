@@ -339,7 +339,7 @@ fn the_same_run_leaves_the_same_bytes() {
 }
 
 #[test]
-fn what_an_earlier_build_left_is_read() {
+fn devices_of_an_earlier_build_are_read() {
     // A build that kept each client's floor in each group has left this image.
     let floors = ("format1-floors.rle", RUNS[1]);
     for (name, how) in RUNS.map(|how| (how.name, how)).into_iter().chain([floors]) {

@@ -78,7 +78,7 @@ fn a_device_that_is_hardly_larger_is_as_it_was() {
 }
 
 #[test]
-fn what_a_device_holds_survives_crashes_while_it_grows() {
+fn data_survives_crashes_while_a_device_grows() {
     (1..=150).for_each(lives::grown);
 }
 
@@ -105,7 +105,7 @@ fn grow_with_a_crash(world: &mut World, after: u64, fate: Fate) -> bool {
 }
 
 #[test]
-fn what_was_acknowledged_survives_a_crash_at_every_operation_of_a_growth() {
+fn acknowledged_writes_survive_a_crash_at_every_operation_of_a_growth() {
     lives::crash_everywhere(50, |write_through, after, fate, left| {
         // There is something to replay.
         let mut world = full(5, write_through);
@@ -189,6 +189,6 @@ fn superblocks_that_fail_to_be_read_for_a_moment_make_no_empty_device() {
 }
 
 #[test]
-fn what_looks_like_a_superblock_and_is_none_does_not_count() {
+fn data_that_looks_like_a_superblock_does_not_count() {
     (1..=30).for_each(lives::imitated);
 }

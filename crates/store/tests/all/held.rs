@@ -54,7 +54,7 @@ fn a_write_of_data_that_hangs_keeps_little_in_memory_at_the_next_mount() {
 }
 
 #[test]
-fn what_waits_behind_a_write_that_hangs_goes_on_when_it_has_ended() {
+fn jobs_behind_a_hanging_write_go_on_when_it_has_ended() {
     let (mut world, unit) = filled(SIZE, OVERLAY, 1);
     overwrite_beside_one_that_hangs(&mut world, unit, 2000);
     let before = world.ended;
@@ -102,7 +102,7 @@ fn a_write_home_that_hangs_keeps_little_in_memory_at_the_next_mount() {
 }
 
 #[test]
-fn what_waits_behind_a_write_home_that_hangs_goes_on_when_it_has_ended() {
+fn jobs_behind_a_hanging_home_write_go_on_when_it_has_ended() {
     let (mut world, unit) = filled(SIZE, WIDE, 15);
     overwrite_every_second_block(&mut world, unit, 1900, true);
     let before = world.ended;

@@ -48,7 +48,7 @@ fn clear(world: &mut World, n: u64) {
 }
 
 #[test]
-fn what_is_freed_is_given_back_and_what_stays_is_whole() {
+fn freed_space_is_given_back_and_other_data_stays_whole() {
     for write_through in [false, true] {
         let mut world = mounted(write_through);
         let n = slots(&world) * 3 / 4;
@@ -74,7 +74,7 @@ fn what_is_freed_is_given_back_and_what_stays_is_whole() {
 }
 
 #[test]
-fn a_crash_before_it_leaks_nothing() {
+fn a_crash_before_the_operation_leaks_nothing() {
     let mut world = mounted(false);
     let n = slots(&world) * 3 / 4;
     fill(&mut world, 0..n);
@@ -92,7 +92,7 @@ fn a_crash_before_it_leaks_nothing() {
 }
 
 #[test]
-fn while_it_hangs_most_of_the_free_space_can_be_taken() {
+fn while_the_operation_hangs_most_free_space_can_be_taken() {
     let mut world = mounted(false);
     world.rest();
     world.rest();
@@ -113,7 +113,7 @@ fn while_it_hangs_most_of_the_free_space_can_be_taken() {
 }
 
 #[test]
-fn a_device_that_can_not_do_it_is_asked_once() {
+fn a_device_that_can_not_punch_holes_is_asked_once() {
     for why in [DiskError::Unsupported, DiskError::Io] {
         let mut world = mounted(false);
         world.rest();

@@ -96,7 +96,7 @@ fn a_memory_refuses_a_job_that_overlaps_a_change() {
     });
 }
 
-/// What a job has changed, and what a failed job was to change, is free again.
+/// Blocks that a job has changed, or that a failed job was to change, are free again.
 #[test]
 fn a_job_that_ends_makes_room_for_the_next_one() {
     let mut world = World::new(1, false);

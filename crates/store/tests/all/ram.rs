@@ -1,4 +1,4 @@
-//! What the durable store would cost on memory, next to the store for memory: time, bytes and
+//! The cost of the durable store on memory, next to the store for memory: time, bytes and
 //! operations of the device. `docs/design/0009-ram-devices.md` has the figures.
 //!
 //! Run it by hand: `cargo test --release -p gabion-store -- --ignored --nocapture ram::`.

@@ -35,7 +35,7 @@ fn a_read_costs_at_most_one_operation_per_slot() {
 }
 
 #[test]
-fn what_lies_between_them_is_not_read() {
+fn gaps_between_runs_are_not_read() {
     let (mut world, group) = sparse();
     world.write(group, UNIT_1, 0, UNIT, false);
     world.settle();
@@ -50,7 +50,7 @@ fn what_lies_between_them_is_not_read() {
 }
 
 #[test]
-fn a_bad_place_between_them_hurts_nobody_and_a_bad_block_only_itself() {
+fn a_bad_block_between_runs_fails_nothing_and_one_in_a_run_only_itself() {
     let (mut world, group) = sparse();
     let place = |world: &World, block| {
         world.store.as_ref().unwrap().place(group, UNIT_1, block).expect("it holds data")

@@ -8,6 +8,7 @@
 //! The negotiation of `AuthMethod` is in `login`. The owner supplies the secrets.
 
 use super::keys::number;
+use crate::base64;
 use alloc::string::String;
 use alloc::vec::Vec;
 use md5::Md5;
@@ -152,7 +153,7 @@ fn binary(text: &str) -> Option<Vec<u8>> {
     }
     let bytes = match prefix {
         "0x" | "0X" => from_hex(digits.as_bytes()),
-        "0b" | "0B" => from_base64(digits.as_bytes()),
+        "0b" | "0B" => base64::decode(digits.as_bytes()),
         _ => None,
     };
     bytes.filter(|bytes| !bytes.is_empty() && bytes.len() <= BINARY_MAX)
@@ -164,32 +165,6 @@ fn from_hex(digits: &[u8]) -> Option<Vec<u8>> {
         return None;
     }
     digits.chunks_exact(2).map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
-}
-
-fn from_base64(digits: &[u8]) -> Option<Vec<u8>> {
-    if !digits.len().is_multiple_of(4) {
-        return None;
-    }
-    let padding = digits.iter().rev().take(2).take_while(|digit| **digit == b'=').count();
-    let mut bytes = Vec::new();
-    let (mut bits, mut count) = (0u32, 0);
-    for digit in &digits[..digits.len() - padding] {
-        let six = match digit {
-            b'A'..=b'Z' => digit - b'A',
-            b'a'..=b'z' => digit - b'a' + 26,
-            b'0'..=b'9' => digit - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        bits = bits << 6 | u32::from(six);
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            bytes.push((bits >> count) as u8);
-        }
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]
@@ -260,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn we_show_our_own_secret_only_to_whom_we_know() {
+    fn our_secret_is_proven_only_to_authenticated_hosts() {
         let theirs = [("CHAP_I", "3"), ("CHAP_C", "0x0102")];
         let with = |right: &str, theirs: &[(&str, &str)], credentials: &Credentials<'_>| {
             let (mut chap, _) = challenged("5", Algorithm::Md5);

@@ -32,14 +32,14 @@ impl Full {
         data: Buf,
         turn: &mut Turn<'_>,
     ) {
-        let unasked = out.ttt == NO_TAG;
-        let found = if unasked { self.tasks.find(common.itt) } else { Some(out.ttt) };
+        let unsolicited = out.ttt == NO_TAG;
+        let found = if unsolicited { self.tasks.find(common.itt) } else { Some(out.ttt) };
         let task = found.and_then(|handle| Some((handle, self.tasks.get(handle)?)));
         let (handle, end) = match task {
             Some((handle, task)) if task.itt == common.itt => match task.flow {
-                Flow::Unsolicited(end) if unasked => (handle, end),
-                Flow::Burst(end) if !unasked => (handle, end),
-                _ => return turn.close(Some("sent data that nobody has asked for")),
+                Flow::Unsolicited(end) if unsolicited => (handle, end),
+                Flow::Burst(end) if !unsolicited => (handle, end),
+                _ => return turn.close(Some("sent data that was not requested")),
             },
             _ if self.strays.has(common.itt) => return,
             _ => return turn.close(Some("sent data of a command that does not exist")),
@@ -49,16 +49,16 @@ impl Full {
             task.lose();
         }
         let to = u64::from(out.offset) + data.len() as u64;
-        if to > u64::from(end) || (out.offset != task.came && !task.lost) {
+        if to > u64::from(end) || (out.offset != task.received && !task.lost) {
             return turn.close(Some("sent data in another order than it was asked for"));
         }
         // A burst ends exactly where it was asked to end.
-        if !unasked && !task.lost && common.last != (to == u64::from(end)) {
+        if !unsolicited && !task.lost && common.last != (to == u64::from(end)) {
             return turn.close(Some("ended a sequence of data in another place than agreed"));
         }
         task.data_sn = task.data_sn.wrapping_add(1);
         if task.aborted || task.lost {
-            task.came = task.came.max(to as u32);
+            task.received = task.received.max(to as u32);
         }
         if task.aborted {
             return;
@@ -67,7 +67,7 @@ impl Full {
             self.arrive(handle, data, turn);
         }
         if common.last {
-            if unasked {
+            if unsolicited {
                 self.end_unsolicited(handle);
             } else if let Some(task) = self.tasks.get(handle) {
                 task.flow = Flow::Idle;
@@ -79,15 +79,15 @@ impl Full {
     /// Records that no more unsolicited data comes.
     pub(crate) fn end_unsolicited(&mut self, handle: u32) {
         if let Some(task) = self.tasks.get(handle) {
-            (task.flow, task.unasked) = (Flow::Idle, task.came);
+            (task.flow, task.unsolicited) = (Flow::Idle, task.received);
         }
     }
 
     /// Takes data of a command, as far as the command wants it.
     pub(crate) fn arrive(&mut self, handle: u32, data: Buf, turn: &mut Turn<'_>) {
         let Some(task) = self.tasks.get(handle) else { return };
-        let mut start = task.came;
-        task.came += data.len() as u32;
+        let mut start = task.received;
+        task.received += data.len() as u32;
         let wants = task.wants().saturating_sub(start).min(data.len() as u32);
         if wants == 0 || task.failed.is_some() {
             return;
@@ -154,13 +154,13 @@ impl Full {
                 self.asking.pop_front();
                 continue;
             };
-            let len = (task.wants() - task.came).min(self.params.max_burst);
+            let len = (task.wants() - task.received).min(self.params.max_burst);
             if !self.credit.ask(len) {
                 return;
             }
             self.asking.pop_front();
-            task.flow = Flow::Burst(task.came + len);
-            (task.data_sn, task.owed) = (0, task.owed + len);
+            task.flow = Flow::Burst(task.received + len);
+            (task.data_sn, task.outstanding) = (0, task.outstanding + len);
             let reply = Reply::r2t(task, handle, len);
             task.r2t_sn += 1;
             turn.send(reply, &[]);

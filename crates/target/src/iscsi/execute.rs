@@ -89,7 +89,7 @@ impl Full {
         match step {
             Step::Answer(answer) => task.work = Work::Answer(answer),
             Step::Read(transfer) => {
-                self.credit.give_back(core::mem::take(&mut task.owed));
+                self.credit.give_back(core::mem::take(&mut task.outstanding));
                 task.work = Work::Read(transfer);
                 task.pieces = 1;
                 self.reading.push_back(handle);
@@ -125,7 +125,7 @@ impl Full {
             return;
         }
         let failed = task.failed.is_some();
-        if task.came < task.wants() && !failed {
+        if task.received < task.wants() && !failed {
             task.flow = Flow::Queued;
             self.asking.push_back(handle);
             return self.ask_more(turn);
@@ -204,7 +204,7 @@ impl Full {
                 len: transfer.len,
                 body: Buf::EMPTY,
             };
-            (task.owed, task.asked) = (transfer.len, 1);
+            (task.outstanding, task.asked) = (transfer.len, 1);
             self.places.take();
             self.reading.pop_front();
             turn.ask(Action::Request { tag: tag(handle, 0, 0), request });
@@ -270,7 +270,7 @@ impl Full {
         turn: &mut Turn<'_>,
     ) {
         let Some(task) = self.tasks.get(handle) else { return };
-        self.credit.read_done(core::mem::take(&mut task.owed));
+        self.credit.read_done(core::mem::take(&mut task.outstanding));
         if !task.aborted {
             let answer = match result {
                 Ok(data) if data.len() == transfer.len as usize => {
@@ -297,8 +297,8 @@ impl Full {
         let (offset, len) = piece(tag);
         let sent = self.comparing.remove(&tag);
         let Some(task) = self.tasks.get(tag as u32) else { return };
-        let solicited = task.solicited(offset, len).min(task.owed);
-        task.owed -= solicited;
+        let solicited = task.solicited(offset, len).min(task.outstanding);
+        task.outstanding -= solicited;
         let failed = match (result, sent) {
             (Ok(stored), Some(sent)) if stored.len() == sent.len() => {
                 transfer.compare(offset, &sent, &stored)
@@ -362,8 +362,8 @@ impl Full {
             self.places.ended();
         }
         match task.work {
-            Work::Read(_) => self.credit.read_done(task.owed),
-            _ => self.credit.give_back(task.owed),
+            Work::Read(_) => self.credit.read_done(task.outstanding),
+            _ => self.credit.give_back(task.outstanding),
         }
         Some(task)
     }

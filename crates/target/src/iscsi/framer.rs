@@ -22,7 +22,7 @@ use base::Limits;
 use base::crc::crc32c;
 use seam::{FrameError, Framer, Framing, Head};
 
-/// What was negotiated, as far as it changes where frames end. Holds from the first PDU after the
+/// The negotiated settings that change where frames end. They hold from the first PDU after the
 /// login phase.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Mode {

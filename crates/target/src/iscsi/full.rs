@@ -49,11 +49,11 @@ const TEXT_MAX: usize = 1 << 20;
 /// The state of a session in full feature phase.
 #[derive(Debug)]
 pub(crate) struct Full {
-    /// Who logged in.
+    /// The host that has logged in.
     pub(crate) nexus: Nexus,
     /// The logical unit; `None` in a discovery session.
     pub(crate) device: Option<Device>,
-    /// What was negotiated.
+    /// The negotiated settings.
     pub(crate) params: Params,
     /// The outstanding commands.
     pub(crate) tasks: Tasks,
@@ -90,7 +90,7 @@ pub(crate) struct Full {
 #[derive(Debug)]
 struct Text {
     most: usize,
-    came: Incoming,
+    received: Incoming,
     answer: Outgoing,
     /// The request that waits for the list of volumes: its tag, and its final bit.
     waiting: Option<(u32, bool)>,
@@ -118,7 +118,7 @@ impl Full {
             leaving: false,
             text: Text {
                 most,
-                came: Incoming::new(most),
+                received: Incoming::new(most),
                 answer: Outgoing::default(),
                 waiting: None,
             },
@@ -223,17 +223,17 @@ impl Full {
             return reject(REJECT_PROTOCOL, head, turn);
         }
         if ttt == NO_TAG {
-            text.came.reset(text.most);
+            text.received.reset(text.most);
             text.answer.clear();
         }
-        if text.came.add(data).is_err() {
-            text.came.reset(text.most);
+        if text.received.add(data).is_err() {
+            text.received.reset(text.most);
             return reject(REJECT_FIELD, head, turn);
         }
         if more {
             return turn.send(Reply::text(common.itt, Some(OUR_TAG)), &[]);
         }
-        if !text.answer.is_sent() || (ttt == OUR_TAG && text.came.is_empty()) {
+        if !text.answer.is_sent() || (ttt == OUR_TAG && text.received.is_empty()) {
             return self.text_part(common.itt, common.last, turn);
         }
         text.waiting = Some((common.itt, common.last));
@@ -246,7 +246,7 @@ impl Full {
     /// Answers the text request that waits, from the volumes that exist now.
     pub(crate) fn refreshed(&mut self, targets: &dyn Targets, turn: &mut Turn<'_>) {
         let Some((itt, last)) = self.text.waiting.take() else { return };
-        let text = self.text.came.take();
+        let text = self.text.received.take();
         let Ok(pairs) = pairs(&text) else {
             return turn.close(Some("sent a text that can't be read"));
         };
@@ -314,7 +314,7 @@ impl Full {
                 _ => {}
             }
             if let Flow::Unsolicited(end) | Flow::Burst(end) = task.flow {
-                bytes += u64::from(end.saturating_sub(task.came));
+                bytes += u64::from(end.saturating_sub(task.received));
             }
         }
         bytes

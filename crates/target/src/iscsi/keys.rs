@@ -9,7 +9,7 @@ use super::framer::Mode;
 use super::text::Outgoing;
 use base::Limits;
 
-/// What was negotiated. The defaults are those of the RFC.
+/// The negotiated settings. The defaults are those of the RFC.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Params {
     /// Heads have a digest.

@@ -53,7 +53,7 @@ pub(crate) mod status {
             NOT_FOUND => "login: no such target is served here",
             UNSUPPORTED_VERSION => "login: does not speak version 0 of iSCSI",
             TOO_MANY_CONNECTIONS => "login: a second connection of a session",
-            MISSING_PARAMETER => "login: has not said who it is, or what it wants",
+            MISSING_PARAMETER => "login: the name of the initiator or of the target is missing",
             TYPE_NOT_SUPPORTED => "login: wants an unknown type of session",
             NO_SUCH_SESSION => "login: wants to continue a session that does not exist",
             INVALID_DURING_LOGIN => "login: sent something else in the login phase",
@@ -72,7 +72,7 @@ struct Names {
     target: Option<String>,
 }
 
-/// What the owner provides for a login.
+/// The owner's data for a login.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening {
     /// A handle that no other session has. Not 0.
@@ -81,7 +81,7 @@ pub struct Opening {
     pub secret: [u8; CHALLENGE + 1],
 }
 
-/// What the session does after a login request.
+/// The session's next step after a login request.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// The answer depends on which volumes exist: fetch them, then call [`Login::refreshed`].
@@ -95,13 +95,13 @@ pub(crate) enum Outcome {
 /// The result of a login.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// Who logged in.
+    /// The host that has logged in.
     pub(crate) nexus: Nexus,
     /// The target; `None` in a discovery session.
     pub(crate) target: Option<Target>,
     /// This login replaces a session of the same host with the same id.
     pub(crate) reinstates: bool,
-    /// What was negotiated.
+    /// The negotiated settings.
     pub(crate) params: super::keys::Params,
 }
 

@@ -57,6 +57,11 @@ impl Managed {
         now.since(since) >= LEAVE
     }
 
+    /// Returns the number of unanswered task management requests.
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// Returns true while requests of commands that ended are being withdrawn.
     pub(crate) fn is_withdrawing(&self) -> bool {
         self.withdrawing > 0

@@ -17,6 +17,7 @@
 //! | `execute` | a SCSI command from its first step to its answer |
 //! | `data` | incoming data of writes, outgoing data of reads |
 //! | `manage` | task management, and the end of a session |
+//! | `lengths` | the lengths of a session's lists, and their bounds |
 //! | `session` | the interface for the owner |
 //!
 //! The owner of a link creates an [`IscsiFramer`] and a [`Session`], feeds frames and completions,
@@ -32,6 +33,7 @@ mod execute;
 mod framer;
 mod full;
 mod keys;
+mod lengths;
 mod login;
 mod manage;
 mod pdu;
@@ -47,6 +49,7 @@ mod wire;
 
 pub use chap::Credentials;
 pub use framer::{IscsiFramer, Mode};
+pub use lengths::ListLengths;
 pub use login::Opening;
 pub use session::Session;
 pub use targets::{Closed, Nexus, Portal, Stranger, Target, Targets};

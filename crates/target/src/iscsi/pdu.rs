@@ -6,7 +6,7 @@
 use super::proto::*;
 use crate::scsi::Attribute;
 
-/// What all PDUs of an initiator have in common.
+/// The fields that all PDUs of an initiator have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Common {
     /// The request is immediate: the command window does not count it.
@@ -118,7 +118,7 @@ pub(crate) enum Body {
 /// A decoded PDU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Pdu {
-    /// What all PDUs have.
+    /// The common fields of all PDUs.
     pub(crate) common: Common,
     /// The rest.
     pub(crate) body: Body,

@@ -12,6 +12,7 @@
 
 use super::digest;
 use super::full::Full;
+use super::lengths::ListLengths;
 use super::login::{Login, Opening, Outcome, status};
 use super::pdu::{Body, Pdu};
 use super::proto::*;
@@ -307,6 +308,14 @@ impl Session {
         match &self.phase {
             Phase::Full(full) => full.credit.used(),
             Phase::Login(_) => (0, 0),
+        }
+    }
+
+    /// Returns how long the lists are that the initiator can make longer.
+    pub fn list_lengths(&self) -> ListLengths {
+        match &self.phase {
+            Phase::Full(full) => ListLengths::of(full, &self.wire),
+            Phase::Login(_) => ListLengths::default(),
         }
     }
 

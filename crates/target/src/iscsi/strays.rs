@@ -34,6 +34,11 @@ impl Strays {
         self.tags.retain(|tag| *tag != itt);
     }
 
+    /// Returns the number of tags.
+    pub(crate) fn len(&self) -> usize {
+        self.tags.len()
+    }
+
     /// Returns true if data of a command with this tag may still arrive.
     pub(crate) fn has(&self, itt: u32) -> bool {
         self.tags.contains(&itt)

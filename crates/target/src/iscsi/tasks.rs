@@ -13,7 +13,7 @@ use base::Time;
 use base::time::Duration;
 use seam::{BlockKind, Buf};
 
-/// What a command does.
+/// The work of a command.
 #[derive(Debug)]
 pub(crate) enum Work {
     /// Nothing more. The answer is sent when the initiator has sent all its unsolicited data.
@@ -58,16 +58,16 @@ pub(crate) struct Task {
     pub(crate) immediate: bool,
     /// The last tick before it arrived; `None` before the session's first tick.
     pub(crate) since: Option<Time>,
-    /// What the command does.
+    /// The work of the command.
     pub(crate) work: Work,
-    /// What data may come.
+    /// The data that may come.
     pub(crate) flow: Flow,
     /// Bytes that have arrived.
-    pub(crate) came: u32,
+    pub(crate) received: u32,
     /// Of these, bytes of unsolicited data.
-    pub(crate) unasked: u32,
-    /// Bytes that were asked for and are not processed yet.
-    pub(crate) owed: u32,
+    pub(crate) unsolicited: u32,
+    /// Bytes that an R2T has asked for, or that are being read, and that are not processed yet.
+    pub(crate) outstanding: u32,
     /// The number of the next PDU of the sequence (DataSN).
     pub(crate) data_sn: u32,
     /// The number of the next R2T (R2TSN).
@@ -99,9 +99,9 @@ impl Task {
             since: None,
             work,
             flow: Flow::Idle,
-            came: 0,
-            unasked: 0,
-            owed: 0,
+            received: 0,
+            unsolicited: 0,
+            outstanding: 0,
             data_sn: 0,
             r2t_sn: 0,
             pieces: 0,
@@ -136,7 +136,7 @@ impl Task {
 
     /// Returns true if the command waits for its turn to ask for data, or to read.
     pub(crate) fn waits(&self) -> bool {
-        let reads = matches!(self.work, Work::Read(_)) && self.owed == 0;
+        let reads = matches!(self.work, Work::Read(_)) && self.outstanding == 0;
         !self.aborted && (reads || self.flow == Flow::Queued)
     }
 
@@ -161,16 +161,18 @@ impl Task {
     /// with its own result.
     pub(crate) fn end(&mut self, failure: Failure) {
         let answer = match &self.work {
-            Work::Write(transfer) | Work::Verify(transfer) => transfer.failed(failure, self.came),
+            Work::Write(transfer) | Work::Verify(transfer) => {
+                transfer.failed(failure, self.received)
+            }
             Work::Gather(..) | Work::Run(_) => failure.answer(true, 0),
             Work::Answer(_) | Work::Read(_) | Work::Ask(_) => return,
         };
-        self.fail(self.came, answer);
+        self.fail(self.received, answer);
     }
 
     /// Returns how many bytes of the piece were asked for.
     pub(crate) fn solicited(&self, offset: u32, len: u32) -> u32 {
-        len.min((offset + len).saturating_sub(self.unasked))
+        len.min((offset + len).saturating_sub(self.unsolicited))
     }
 }
 

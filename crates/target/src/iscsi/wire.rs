@@ -18,7 +18,7 @@ use seam::{Buf, BufPool};
 /// Numbers and digests of a session.
 #[derive(Debug)]
 pub(crate) struct Wire {
-    /// What was negotiated for heads and data.
+    /// The negotiated digests of heads and data.
     pub(crate) mode: Mode,
     /// The number of the next status (StatSN).
     stat_sn: u32,
@@ -34,7 +34,7 @@ pub(crate) struct Wire {
     closed: bool,
 }
 
-/// What to do with a request, by its number.
+/// The treatment of a request, by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Order {
     /// Execute it: it is the next one.
@@ -106,6 +106,11 @@ impl Wire {
         }
     }
 
+    /// Returns how many commands that were aborted before they arrived are remembered.
+    pub(crate) fn skipped(&self) -> usize {
+        self.skipped.len()
+    }
+
     /// Counts an accepted command as outstanding.
     pub(crate) fn opened(&mut self) {
         self.outstanding += 1;
@@ -122,7 +127,7 @@ impl Wire {
     }
 }
 
-/// What a session needs in one call.
+/// The arguments that a session needs in one call.
 pub(crate) struct Turn<'a> {
     /// Its connection.
     pub(crate) wire: &'a mut Wire,

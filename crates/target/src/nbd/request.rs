@@ -69,7 +69,7 @@ pub(crate) struct Refusal {
     pub(crate) why: &'static str,
 }
 
-/// What to do with a valid request.
+/// The treatment of a valid request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     /// Answer it with success; there is nothing to do.

@@ -1,5 +1,6 @@
 //! The identity of a controller, and the parameters of Connect.
 
+use super::dhchap::Seed;
 use alloc::string::String;
 
 /// What a session gets when its connection begins.
@@ -8,6 +9,8 @@ pub struct Opening {
     /// The id of the controller, if the link becomes an admin queue: 1 to 0xffef. No other
     /// controller has it, nor has one that ended recently.
     pub cntlid: u16,
+    /// The source of its challenges.
+    pub seed: Seed,
 }
 
 /// A controller, as other links see it.

@@ -1,7 +1,8 @@
 //! The fabrics commands: Connect, which makes a link a queue, and the properties of a controller.
 //!
 //! Invariants:
-//! - A link becomes one queue, once. Before, it answers nothing but Connect.
+//! - A link becomes one queue, once. Before, it answers nothing but Connect, and then what belongs
+//!   to the authentication of its host, if that has a key.
 //! - An I/O queue belongs to a controller of the same host, which is ready. No two links have the
 //!   same queue.
 //! - A controller that is reset or shut down is not ready from that moment on. It reports the end
@@ -9,6 +10,7 @@
 //!   any more.
 
 use super::admin::Admin;
+use super::auth::Auth;
 use super::command::Command;
 use super::controller::{Controller, Request};
 use super::notices::Notices;
@@ -29,6 +31,8 @@ const CONNECT_DATA: u32 = 1024;
 const DYNAMIC: u16 = 0xffff;
 /// "Disable flow control of the submission queue", an attribute of Connect.
 const NO_FLOW: u8 = 1 << 2;
+/// "The host has to authenticate", in the result of Connect.
+const MUST_AUTHENTICATE: u64 = 1 << 17;
 /// Time that a controller may take to become ready, in units of 500 ms.
 const TIMEOUT: u64 = 30;
 
@@ -77,6 +81,8 @@ impl Queue {
                 }
                 Ok(Step::Answer(0))
             }
+            (AUTH_SEND, _) => self.auth_send(command),
+            (AUTH_RECEIVE, _) => self.auth_receive(command, subsystem, turn),
             (DISCONNECT, Role::Io { .. }) if command.u16(40) == 0 => Ok(Step::Leave),
             (PROPERTY_GET | PROPERTY_SET | DISCONNECT, _) => Err(Status::INVALID_FIELD),
             _ => Err(Status::INVALID_OPCODE),
@@ -145,10 +151,15 @@ impl Queue {
         }
         self.entries = request.size + 1;
         turn.wire.flow = (request.attributes & NO_FLOW == 0).then_some((self.entries, 0));
-        Ok(match &self.role {
-            Role::Admin(admin) => admin.controller.cntlid.into(),
-            Role::New | Role::Io { .. } => cntlid.into(),
-        })
+        let cntlid = match &self.role {
+            Role::Admin(admin) => admin.controller.cntlid,
+            Role::New | Role::Io { .. } => cntlid,
+        };
+        if discovery || subsystem.keys(host).is_none() {
+            return Ok(cntlid.into());
+        }
+        self.auth = Some(Auth::new(self.opening.seed, host, host_id));
+        Ok(u64::from(cntlid) | MUST_AUTHENTICATE)
     }
 }
 

@@ -14,6 +14,8 @@
 //! | `io`, `deallocate`, `ranges`, `fused` | the commands of an I/O queue |
 //! | `reserve`, `ask` | reservations: requests and reports; the questions to the MDM |
 //! | `fabrics`, `controller` | Connect, the properties of a controller |
+//! | `auth`, `dhchap` | in-band authentication: its commands and its messages |
+//! | `key`, `ffdhe` | keys and digests; the Diffie-Hellman group |
 //! | `admin`, `identify`, `features` | the commands of an admin queue |
 //! | `logs`, `events`, `notices` | what the host reads and is told of changes |
 //! | `session` | the interface for the owner |
@@ -23,22 +25,25 @@
 //! [`Action`](crate::Action)s in order. I/O queues find their controller through [`Subsystem`], and
 //! the owner closes them when the link of their admin queue ends.
 //!
-//! Not supported: Verify, protection information, metadata, in-band authentication, TLS. None of
-//! them is announced.
+//! Not supported: Verify, protection information, metadata, TLS. None of them is announced.
 
 mod admin;
 mod ask;
+mod auth;
 mod command;
 mod controller;
 mod data;
 mod deallocate;
+mod dhchap;
 mod events;
 mod fabrics;
 mod features;
+mod ffdhe;
 mod framer;
 mod fused;
 mod identify;
 mod io;
+mod key;
 mod logs;
 mod notices;
 pub mod proto;
@@ -53,7 +58,9 @@ mod table;
 mod wire;
 
 pub use controller::{Controller, Opening};
+pub use dhchap::Seed;
 pub use framer::NvmeFramer;
+pub use key::{BadKey, Key, Keys};
 pub use session::Session;
 pub use status::Status;
 pub use subsystem::{Namespace, Path, Subsystem};

@@ -81,6 +81,8 @@ pub(crate) const FABRICS: u8 = 0x7f;
 pub(crate) const PROPERTY_SET: u8 = 0x00;
 pub(crate) const CONNECT: u8 = 0x01;
 pub(crate) const PROPERTY_GET: u8 = 0x04;
+pub(crate) const AUTH_SEND: u8 = 0x05;
+pub(crate) const AUTH_RECEIVE: u8 = 0x06;
 pub(crate) const DISCONNECT: u8 = 0x08;
 
 // Base 3.1: offsets of properties

@@ -14,6 +14,7 @@
 //! their command ([`Session::since`](super::Session::since)).
 
 use super::admin::Admin;
+use super::auth::Auth;
 use super::command::{Command, Place};
 use super::controller::Opening;
 use super::framer::Fault;
@@ -56,6 +57,8 @@ pub(crate) enum Role {
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(crate) role: Role,
+    /// The authentication of the host; `None` if it needs none.
+    pub(crate) auth: Option<Box<Auth>>,
     pub(crate) opening: Opening,
     pub(crate) limits: Limits,
     /// The entries of the submission queue.
@@ -85,6 +88,7 @@ impl Queue {
     pub(crate) fn new(limits: &Limits, opening: Opening) -> Queue {
         Queue {
             role: Role::New,
+            auth: None,
             opening,
             limits: limits.clone(),
             entries: 1,
@@ -135,6 +139,9 @@ impl Queue {
         if let Role::Admin(admin) = &mut self.role {
             admin.heard = true;
         }
+        if self.is_shut(&command) {
+            return self.answer(command.cid(), Status::AUTH_REQUIRED, 0, turn);
+        }
         if command.fuse() != 0 || self.first.is_some() {
             return self.fused(&command, (data, intact), subsystem, turn);
         }
@@ -171,7 +178,7 @@ impl Queue {
             Step::Begin(work, wants) => {
                 self.begin_work(command, work, (wants, data), subsystem, turn)?;
             }
-            Step::Wait => {}
+            Step::Wait | Step::Answered => {}
             Step::Leave => {
                 self.answer(cid, Status::SUCCESS, 0, turn);
                 turn.close(None);
@@ -270,6 +277,7 @@ impl Queue {
                 }
                 self.end(handle, Status::SUCCESS, turn);
             }
+            Gather::Auth => self.auth_message(handle, &data, subsystem, turn),
             Gather::Ranges(namespace, count) => {
                 let list = data.slice(0..usize::from(count) * RANGE as usize);
                 self.deallocate(handle, &namespace, list, turn);
@@ -416,6 +424,9 @@ impl Queue {
             && admin.is_silent(now)
         {
             return turn.close(Some("sent no keep alive in time"));
+        }
+        if self.auth_is_late(now) {
+            return turn.close(Some("has not authenticated in time"));
         }
         for handle in self.table.late(now, self.limits.target_patience) {
             self.stop_waiting(handle, Status::NOT_READY, turn);

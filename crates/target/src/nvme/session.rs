@@ -226,19 +226,21 @@ impl Session {
         });
     }
 
-    /// Returns the controller, if this is an admin queue.
+    /// Returns the controller, if this is an admin queue, and its host is authenticated or need not
+    /// be.
     pub fn controller(&self) -> Option<&Controller> {
         match &self.queue.role {
-            Role::Admin(admin) => Some(&admin.controller),
-            Role::New | Role::Io { .. } => None,
+            Role::Admin(admin) if self.queue.is_open() => Some(&admin.controller),
+            _ => None,
         }
     }
 
-    /// Returns controller and queue, if this is an I/O queue.
+    /// Returns controller and queue, if this is an I/O queue, and its host is authenticated or need
+    /// not be.
     pub fn io_queue(&self) -> Option<(u16, u16)> {
         match self.queue.role {
-            Role::Io { cntlid, qid, .. } => Some((cntlid, qid)),
-            Role::New | Role::Admin(_) => None,
+            Role::Io { cntlid, qid, .. } if self.queue.is_open() => Some((cntlid, qid)),
+            _ => None,
         }
     }
 

@@ -59,6 +59,7 @@ impl Status {
     pub(crate) const CONNECT_BUSY: Status = status(1, 0x81);
     pub(crate) const CONNECT_FIELD: Status = refused(1, 0x82);
     pub(crate) const CONNECT_HOST: Status = refused(1, 0x84);
+    pub(crate) const AUTH_REQUIRED: Status = refused(1, 0x91);
     pub(crate) const WRITE_FAULT: Status = refused(2, 0x80);
     pub(crate) const READ_ERROR: Status = refused(2, 0x81);
     pub(crate) const MISCOMPARE: Status = refused(2, 0x85);

@@ -14,6 +14,8 @@ pub(crate) enum Step {
     Begin(Work, u32),
     /// The command is answered when an event happens.
     Wait,
+    /// The command is answered.
+    Answered,
     /// The command is done, and ends its queue.
     Leave,
 }

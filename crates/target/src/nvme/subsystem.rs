@@ -2,6 +2,7 @@
 //! controller.
 
 use super::controller::Controller;
+use super::key::Keys;
 use super::proto::{ACTIVE, NAMESPACES};
 use crate::reserve::Access;
 use base::{ClusterId, VolumeId};
@@ -56,6 +57,10 @@ pub trait Subsystem {
 
     /// Returns true if this host may connect.
     fn admits(&self, host: &str, id: &[u8; 16]) -> bool;
+
+    /// Returns the keys with which this host and the subsystem authenticate; `None` if the host
+    /// needs none.
+    fn keys(&self, host: &str) -> Option<Keys<'_>>;
 
     /// Returns true if no host can connect now: there is no map, or too much is in flight.
     fn is_busy(&self) -> bool;

@@ -34,6 +34,8 @@ pub(crate) enum Gather {
     Connect(Request),
     /// The feature "host behavior support".
     Behavior,
+    /// A message of an authentication.
+    Auth,
     /// Deallocates this many ranges of a namespace, from the start of the list.
     Ranges(Namespace, u16),
     /// A change of a volume's reservations.
@@ -144,7 +146,7 @@ impl Task {
             Work::Gather(Gather::Ranges(namespace, _), _) => Some(namespace.volume),
             Work::Gather(Gather::Change(volume, _), _) | Work::Change(volume) => Some(*volume),
             Work::Gather(Gather::Fused(fused), _) => Some(fused.range.volume),
-            Work::Gather(Gather::Connect(_) | Gather::Behavior, _) => None,
+            Work::Gather(Gather::Connect(_) | Gather::Behavior | Gather::Auth, _) => None,
             Work::Deallocate(ranges) => Some(ranges.volume()),
         }
     }

@@ -236,7 +236,7 @@ fn preempt(table: &mut Table, own: usize, victim: u64, kind: Kind) -> Result<(),
     count(table)
 }
 
-/// What a host is told about a change by another host (SPC-4 5.13.7 to 5.13.11).
+/// The notice to a host about a change by another host (SPC-4 5.13.7 to 5.13.11).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Notice {
     /// All registrations were cleared, this host's among them.
@@ -255,8 +255,9 @@ pub fn fences(before: &Table, after: &Table) -> bool {
     !strangers || known.any(|r| !before.access(&r.who).is_within(after.access(&r.who)))
 }
 
-/// Records in `after` who has lost the right to write by the change from `before`, which has led to
-/// this generation of the volume. No host's number ever falls, whether it is registered or not.
+/// Records in `after` the hosts that have lost the right to write by the change from `before`,
+/// which has led to this generation of the volume. No host's number ever falls, whether it is
+/// registered or not.
 pub fn note_losses(before: &Table, after: &mut Table, generation: u32) {
     let lost = |old: Access, new: Access| old.write && !new.write;
     if lost(before.access_of_strangers(), after.access_of_strangers()) {

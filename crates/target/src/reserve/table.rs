@@ -1,4 +1,4 @@
-//! Who is registered with a volume, who holds its reservation, and what each host may do.
+//! The reservations of a volume: registered hosts, the holder, and the access of each host.
 //!
 //! Invariants: no two registrants cover the same host. A reservation for one registrant has exactly
 //! one holder. A reservation for all registrants has at least one registrant, and none of them is
@@ -81,7 +81,7 @@ impl Kind {
     }
 }
 
-/// Who registers: the I_T nexus of SCSI, the host of NVMe.
+/// A party that registers: the I_T nexus of SCSI, the host of NVMe.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Identity {
     /// An iSCSI initiator port, and the port of the target that it uses.
@@ -140,7 +140,7 @@ impl Identity {
 pub struct Registrant {
     /// Its key.
     pub key: u64,
-    /// Who it is.
+    /// Its identity.
     pub who: Identity,
     /// True if it is the only holder of the reservation.
     pub holds: bool,
@@ -148,7 +148,7 @@ pub struct Registrant {
     pub since: u32,
 }
 
-/// What a host may do with the volume.
+/// The access of a host to the volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Access {
     /// It may read.

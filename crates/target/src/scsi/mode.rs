@@ -103,9 +103,9 @@ pub(super) fn select(unit: &Unit, list: &[u8], ten: bool) -> Result<Step, Sense>
     if len != 0 && len != present.len() {
         return Err(Sense::list(head as u16 - 1));
     }
-    let told = list.get(head..head + len).ok_or(Sense::LIST_LENGTH)?;
-    if !told.is_empty() {
-        let (count, block) = told.split_at(if long { 8 } else { 4 });
+    let sent = list.get(head..head + len).ok_or(Sense::LIST_LENGTH)?;
+    if !sent.is_empty() {
+        let (count, block) = sent.split_at(if long { 8 } else { 4 });
         let (now, size) = present.split_at(count.len());
         let unchanged =
             count == now || count.iter().all(|b| *b == 0) || count.iter().all(|b| *b == 0xff);
@@ -117,8 +117,8 @@ pub(super) fn select(unit: &Unit, list: &[u8], ten: bool) -> Result<Step, Sense>
     while at < list.len() {
         let code = list[at] & 0x7f; // without PS
         let page = PAGES.iter().find(|page| page[0] == code).ok_or(Sense::list(at as u16))?;
-        let told = list.get(at..at + page.len()).ok_or(Sense::LIST_LENGTH)?;
-        if let Some(wrong) = (1..page.len()).find(|i| told[*i] != page[*i]) {
+        let sent = list.get(at..at + page.len()).ok_or(Sense::LIST_LENGTH)?;
+        if let Some(wrong) = (1..page.len()).find(|i| sent[*i] != page[*i]) {
             return Err(Sense::list((at + wrong) as u16));
         }
         at += page.len();

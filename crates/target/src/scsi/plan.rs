@@ -146,9 +146,9 @@ impl Plan {
             },
             Rest::Status { at, len, allocation, room } => {
                 let (allocation, room) = (*allocation, *room);
-                let told = ranges::status(&data, *at, *len, self.block, allocation);
-                Some(match told {
-                    Some(told) => Answer::copy(&told, allocation as usize, room, pool),
+                let status = ranges::status(&data, *at, *len, self.block, allocation);
+                Some(match status {
+                    Some(status) => Answer::copy(&status, allocation as usize, room, pool),
                     None => self.failed(BlockError::Media.into(), request.at),
                 })
             }

@@ -64,7 +64,7 @@ pub struct Queue {
     /// The index after the last chain that was given back.
     used: u16,
     /// The value of `used` at the last signal to the driver.
-    told: u16,
+    signalled: u16,
     /// The heads of the chains that are under way.
     busy: Vec<bool>,
     in_flight: u16,
@@ -81,7 +81,7 @@ impl Queue {
         rings.check(memory)?;
         let used = memory.load(rings.used + 2).ok_or(Broken::Rings)?;
         let busy = vec![false; rings.size.into()];
-        Ok(Queue { rings, event_idx, next, used, told: used, busy, in_flight: 0 })
+        Ok(Queue { rings, event_idx, next, used, signalled: used, busy, in_flight: 0 })
     }
 
     /// An earlier process took this many chains and did not give them back. They are taken again
@@ -160,8 +160,8 @@ impl Queue {
 
     /// Returns true if the driver needs a signal. Call it once after chains were given back.
     pub fn signals(&mut self, memory: &impl Memory) -> Result<bool, Broken> {
-        let told = core::mem::replace(&mut self.told, self.used);
-        if told == self.used {
+        let signalled = core::mem::replace(&mut self.signalled, self.used);
+        if signalled == self.used {
             return Ok(false);
         }
         // The driver writes the value that is read here, and then reads the used index.
@@ -170,7 +170,7 @@ impl Queue {
         if self.event_idx {
             let at = available + 4 + 2 * u64::from(self.rings.size);
             let event = memory.load(at).ok_or(Broken::Rings)?;
-            return Ok(is_passed(event, told, self.used));
+            return Ok(is_passed(event, signalled, self.used));
         }
         let flags = memory.load(available).ok_or(Broken::Rings)?;
         Ok(flags & NO_INTERRUPT == 0)

@@ -1,4 +1,4 @@
-//! What the rigs of several protocols share: the stream of a client, and a volume in memory.
+//! Parts that the rigs of several protocols share: the stream of a client, and a volume in memory.
 
 use seam::{BlockError, BlockKind, BlockRequest, Buf, BufPool, FrameError, Framer, Framing};
 

@@ -1,4 +1,4 @@
-//! What a process says of its build, and what the cluster's level is.
+//! A process's description of its build, and the cluster's level.
 
 use super::{DeviceInfo, GroupInfo, MapPage, MappingInfo, Report, ReservationInfo, VolumeInfo};
 use crate::control::{Access, Ask, DeviceKind, Intent, Media, ObjectKind};

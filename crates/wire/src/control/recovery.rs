@@ -44,7 +44,7 @@ pub struct StoreInfo {
     pub store: u64,
 }
 
-/// What a device has recorded about one group.
+/// A device's record of one group.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct GroupReport {
     /// The group.

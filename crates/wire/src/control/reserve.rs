@@ -81,7 +81,7 @@ impl ReservationInfo {
     }
 }
 
-/// What a host asks for.
+/// A host's request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, prost::Enumeration)]
 #[repr(i32)]
 pub enum ReserveAction {
@@ -106,7 +106,7 @@ pub enum ReserveAction {
 /// A change of reservations.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct ReserveChange {
-    /// What the host asks for.
+    /// The host's request.
     #[prost(enumeration = "ReserveAction", tag = "1")]
     pub action: i32,
     /// The key of the host.

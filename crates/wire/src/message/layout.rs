@@ -17,8 +17,8 @@ pub(crate) type Mask = [u64; HEADER / 8];
 /// The first byte that belongs to a kind: its flags.
 pub(crate) const FLAGS_AT: usize = 19;
 
-/// What framing uses of every frame: everything in front of the flags, without what says how long
-/// the body is and what its checksum is.
+/// The part of every header that framing uses: everything in front of the flags, without the fields
+/// of the body's length and checksum.
 const FRAMING: Mask = both(span(0, BODY_AT), span(VERSION_AT, 3));
 
 /// The first byte of the checksum of the body; its length follows.
@@ -205,7 +205,7 @@ pub struct UnitRange {
     pub len: u32,
 }
 
-/// What a device says of itself in most frames to another device.
+/// The sender's fields in most frames between devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sender {
     /// Its incarnation.

@@ -10,7 +10,7 @@
 //!   get a meaning later, in a new protocol version, and no older build takes it for another one.
 //! - A code that a build does not know is an error. It is never taken for another one.
 //!
-//! Who may send a frame, and when, is not decided here.
+//! This module does not decide who may send a frame, and when.
 
 mod control;
 mod io;
@@ -105,8 +105,8 @@ impl core::error::Error for Malformed {}
 
 macro_rules! all_kinds {
     ($($kind:ident)*) => {
-        /// What the header of a frame says, of whatever kind it is. Receivers on the data path read
-        /// only the kinds that they take; this is for all others.
+        /// The content of any frame's header. Receivers on the data path read only the kinds that
+        /// they take; this is for all others.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub enum Frame {
             $(#[doc = concat!("See [`", stringify!($kind), "`].")] $kind($kind),)*

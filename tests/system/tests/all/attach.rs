@@ -105,7 +105,7 @@ fn xfs_on_a_volume_survives_a_server_and_gives_space_back() {
 }
 
 #[test]
-fn what_a_volume_holds_is_never_formatted_without_leave() {
+fn content_is_never_formatted_without_permission() {
     case(|| {
         if !works_here()? {
             return Ok(());
@@ -153,7 +153,7 @@ impl Drop for Sleeping {
 }
 
 #[test]
-fn what_is_in_use_stays_attached_and_its_users_are_named() {
+fn a_volume_in_use_stays_attached_and_its_users_are_named() {
     case(|| {
         if !works_here()? {
             return Ok(());
@@ -278,7 +278,7 @@ fn a_full_page_cache_is_written_back_under_a_memory_limit() {
         let cluster =
             Cluster::start(&Options { volumes: &["att-mem:1GiB"], ..Options::default() })?;
         let group = Group::new("gabion-test-attach", 224 * MIB)?;
-        // Both who serves the volume and who writes to it have to live with this little memory.
+        // The process that serves the volume and the one that writes to it share this memory.
         let at = cluster.folder.join("att-mem");
         let line = format!(
             "{} attach att-mem --fs ext4 --at {} --json --dir {}",
@@ -338,7 +338,7 @@ fn a_data_client_is_protected_from_a_lack_of_memory_if_its_configuration_says_so
 }
 
 #[test]
-fn a_unit_of_systemd_attaches_it_again() {
+fn a_systemd_unit_attaches_the_volume_again() {
     case(|| {
         if !works_here()? || shell("command -v systemctl")?.code != 0 {
             return Ok(());

@@ -90,7 +90,7 @@ fn other_versions_and_other_clusters_are_refused_with_the_reason() {
 }
 
 #[test]
-fn broken_nbd_clients_harm_nobody() {
+fn broken_nbd_clients_harm_no_other() {
     case(|| {
         let cluster = Cluster::start(&Options::default())?;
         let probe = Probe::start(&cluster, "vol1", 2, 64 << 20)?;

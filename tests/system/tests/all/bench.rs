@@ -53,15 +53,20 @@ fn every_pattern_of_the_floor_runs() {
 #[test]
 fn a_ratio_has_its_must_beside_it() {
     case(|| {
-        let args =
-            ["bench", "ratio", "--only", "read", "--rounds", "1", "--seconds", "0.3", "--json"];
+        // The rows of hosts check every answer and every digest.
+        let rows = [("read", 2.0), ("iscsi-digests", 1.25), ("nvme-digests", 1.25)];
+        let mut args = vec!["bench", "ratio", "--rounds", "1", "--seconds", "0.3", "--json"];
+        rows.iter().for_each(|(name, _)| args.extend(["--only", name]));
         let ran = gabion(args)?;
         ensure!([0, 7].contains(&ran.code), "{} {}", ran.code, ran.stderr);
         let json: Value = serde_json::from_str(&ran.stdout)?;
-        let row = &json["results"][0];
-        ensure!(json["rounds"] == 1 && row["name"] == "read" && row["must"] == 2.0, "{json:#}");
-        for field in ["floor_us", "ours_us", "ratio"] {
-            ensure!(row[field].is_number(), "{field}: {json:#}");
+        ensure!(json["rounds"] == 1, "{json:#}");
+        for (i, (name, must)) in rows.into_iter().enumerate() {
+            let row = &json["results"][i];
+            ensure!(row["name"] == name && row["must"] == must, "{json:#}");
+            for field in ["floor_us", "ours_us", "ratio"] {
+                ensure!(row[field].is_number(), "{field}: {json:#}");
+            }
         }
         gabion(["bench", "ratio", "--only", "x"])?.fails(1, &["no row x", "read-latency"])
     });

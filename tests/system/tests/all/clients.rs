@@ -11,7 +11,7 @@ fn path(path: &Path) -> &str {
 }
 
 #[test]
-fn what_up_prints_works_as_printed() {
+fn the_commands_that_up_prints_work() {
     case(|| {
         let cluster = Cluster::start(&Options::default())?;
         let line = |what: &str| -> Result<String> {

@@ -16,7 +16,7 @@ fn shown(cluster: &Cluster, what: &str, is: impl Fn(&Value) -> bool) -> Result<V
 }
 
 #[test]
-fn what_hosts_do_is_counted_per_volume_and_connection() {
+fn requests_are_counted_per_volume_and_connection() {
     case(|| {
         let at: &'static str = format!("127.0.0.1:{}", free_port()?).leak();
         let more = vec!["--iscsi", at].leak();

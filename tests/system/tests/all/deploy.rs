@@ -154,7 +154,7 @@ fn three_mdms_are_one_cluster_and_a_lost_log_begins_no_other_one() {
 /// The host of the only MDM has no device, so nothing but its configuration tells that a cluster
 /// has begun there.
 #[test]
-fn the_only_mdm_that_lost_its_log_begins_no_other_cluster_and_a_backup_brings_it_back() {
+fn an_only_mdm_without_its_log_begins_no_other_cluster_and_a_backup_brings_it_back() {
     case(|| {
         let text = spaces::topology(3, "128MiB", "\"v:32MiB\"", |_| String::new());
         let without = text.replacen(&format!("devices = [\"file:/{DISK}:128MiB\"]\n"), "", 1);

@@ -68,7 +68,7 @@ fn a_cluster_starts_again_without_what_was_removed_or_lost() {
 }
 
 #[test]
-fn what_is_no_empty_device_is_refused() {
+fn unusable_devices_are_refused() {
     case(|| {
         let cluster = Cluster::start(&OPTIONS)?;
         let path = |name: &str| cluster.file(name).display().to_string();

@@ -17,7 +17,7 @@ fn rounds() -> u32 {
 }
 
 #[test]
-fn what_was_answered_survives_crashes_of_one_of_the_mdm_and_of_all() {
+fn acknowledged_writes_survive_crashes_of_a_server_of_the_mdm_and_of_all_processes() {
     case(|| {
         let cluster = Cluster::start(&OPTIONS)?;
         let mut ledgers: Vec<Ledger> = (0..3).map(|n| Ledger::new(n, 3, 120 * MIB)).collect();
@@ -141,7 +141,7 @@ fn flipped_bits_are_found_repaired_and_counted_and_never_served() {
 }
 
 #[test]
-fn a_region_that_is_gone_is_mended_however_many_read_it_at_once() {
+fn a_lost_region_is_repaired_however_many_clients_read_it_at_once() {
     case(|| {
         let cluster = Cluster::start(&Options { sds: 2, ..OPTIONS })?;
         let data = Random::new(4).bytes(4 * MIB as usize);
@@ -161,7 +161,7 @@ fn a_region_that_is_gone_is_mended_however_many_read_it_at_once() {
 }
 
 #[test]
-fn what_no_copy_has_is_told_by_every_scrub_until_it_is_written_anew() {
+fn every_scrub_reports_blocks_without_a_good_copy_until_they_are_rewritten() {
     case(|| {
         let cluster = Cluster::start(&OPTIONS)?;
         let data = Random::new(4).bytes(32 * MIB as usize);

@@ -29,7 +29,7 @@ fn cluster() -> Result<(Cluster, Failing)> {
 }
 
 #[test]
-fn what_a_device_cannot_read_comes_from_the_other_copy() {
+fn unreadable_blocks_are_read_from_the_other_copy() {
     case(|| {
         let (cluster, disk) = cluster()?;
         let content = Random::new(5).bytes(READ_BYTES as usize);
@@ -96,11 +96,11 @@ fn fails(operation: Operation) -> Result<()> {
 }
 
 #[test]
-fn a_device_that_cannot_write_is_done_without() {
+fn a_device_that_cannot_write_is_taken_out_of_use() {
     case(|| fails(Write));
 }
 
 #[test]
-fn a_device_that_cannot_flush_is_done_without() {
+fn a_device_that_cannot_flush_is_taken_out_of_use() {
     case(|| fails(Flush));
 }

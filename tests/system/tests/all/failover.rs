@@ -79,7 +79,7 @@ fn all_parts_have(nbd: &mut Nbd, mark: u8) -> Result<()> {
 /// Programs that disconnect write the same blocks one after the other, while the server that leads
 /// some of these blocks is stopped. The last one's data must stay when the server continues.
 #[test]
-fn what_a_connection_that_is_gone_had_asked_for_never_lands_after_what_a_later_one_wrote() {
+fn requests_of_a_closed_connection_never_land_after_writes_of_a_later_one() {
     case(|| {
         let cluster = cluster()?;
         let mut mark = 0;
@@ -111,7 +111,7 @@ fn what_a_connection_that_is_gone_had_asked_for_never_lands_after_what_a_later_o
 /// A program writes while no server is there, and is gone before one comes back. Nobody may know
 /// then that it has ever written.
 #[test]
-fn what_a_connection_that_is_gone_had_asked_for_is_not_done_when_servers_come_back() {
+fn requests_of_a_closed_connection_are_not_executed_when_servers_come_back() {
     case(|| {
         let device = "file:320MiB";
         let cluster =

@@ -117,7 +117,7 @@ fn keep(cluster: &Cluster, volume: &str, round: u64, kept: &mut [u8]) -> Result<
 }
 
 #[test]
-fn fio_finds_all_that_was_answered_over_nbd_and_over_the_library_whatever_is_killed() {
+fn fio_finds_every_acknowledged_block_whichever_process_is_killed() {
     case(|| {
         let engine = engine()?;
         let cluster = Cluster::start(&OPTIONS)?;

@@ -79,7 +79,7 @@ const WAITING: u64 = 1000;
 const PART: u64 = 128 << 10;
 
 #[test]
-fn a_thousand_waiting_writes_hold_nothing_else_up() {
+fn a_thousand_waiting_writes_delay_nothing_else() {
     case(|| {
         let cluster = small_devices()?;
         let (mut nbd, mut other) = (cluster.nbd("big")?, cluster.nbd("other")?);
@@ -133,7 +133,7 @@ fn fullest(cluster: &Cluster) -> Result<f64> {
 }
 
 #[test]
-fn a_pool_that_is_full_but_for_its_spare_heals_and_keeps_its_word_to_thick_volumes() {
+fn a_pool_that_is_full_but_for_its_spare_rebuilds_and_keeps_the_space_of_thick_volumes() {
     case(|| {
         let cluster = Cluster::start(&Options {
             sds: 4,

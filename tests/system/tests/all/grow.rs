@@ -160,7 +160,7 @@ fn a_larger_file_and_a_larger_size_in_the_configuration_count_as_well() {
 }
 
 #[test]
-fn what_does_not_grow_says_why() {
+fn a_device_that_can_not_grow_says_why() {
     case(|| {
         let options = Options { device: "file:16MiB", volumes: &["vol1:8MiB"], ..OPTIONS };
         let cluster = Cluster::start(&options)?;

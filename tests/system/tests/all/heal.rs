@@ -60,7 +60,7 @@ fn verified(cluster: &Cluster, content: &[u8], probe: Probe, servers: u32) -> Re
 }
 
 #[test]
-fn what_a_lost_server_had_is_made_anew_without_anybodys_doing() {
+fn a_lost_server_is_rebuilt_without_an_order() {
     case(|| {
         let (cluster, content, probe) = loaded()?;
         cluster.kill("sds4")?;
@@ -216,7 +216,7 @@ fn a_new_server_gets_its_share_and_can_go_again() {
 }
 
 #[test]
-fn a_slow_server_is_done_without() {
+fn a_slow_server_is_ejected() {
     case(|| {
         let options = Options { more: &["--quarantine", "600"], ..OPTIONS };
         let cluster = Cluster::start(&options)?;
@@ -252,7 +252,7 @@ fn a_slow_server_is_done_without() {
 }
 
 #[test]
-fn who_comes_and_goes_is_held_out_and_serves_what_it_alone_has() {
+fn a_flapping_server_is_quarantined_but_serves_groups_that_it_alone_has() {
     case(|| {
         let options = Options { more: &["--quarantine", "600"], sds: 2, ..OPTIONS };
         let cluster = Cluster::start(&options)?;

@@ -57,7 +57,7 @@ fn content(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_up_prints_of_iscsi_works_as_printed() {
+fn the_iscsi_commands_that_up_prints_work() {
     case(|| {
         let portal = Portal::start(&["vol1:512MiB"], "ram:1GiB")?;
         let printed = &portal.cluster.printed;
@@ -163,7 +163,7 @@ fn a_volume_is_seen_alike_over_iscsi_and_nbd_and_ends_when_it_is_unmapped() {
 }
 
 #[test]
-fn who_does_not_show_its_secret_is_not_let_in() {
+fn hosts_without_the_right_secret_are_refused() {
     case(|| {
         let portal = Portal::start(&["vol1:32MiB"], "file:1GiB")?;
         let (cluster, uri) = (&portal.cluster, portal.uri("vol1")?);

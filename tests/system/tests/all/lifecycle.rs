@@ -191,7 +191,7 @@ fn a_used_address_is_named() {
 }
 
 #[test]
-fn a_log_that_is_in_use_or_no_log_is_refused() {
+fn logs_in_use_and_files_that_are_no_log_are_refused() {
     case(|| {
         let cluster = Cluster::start(&Options::default())?;
         let file = cluster.folder.join("mdm.toml");
@@ -224,7 +224,7 @@ fn a_log_that_is_in_use_or_no_log_is_refused() {
 }
 
 #[test]
-fn directories_of_others_are_left_alone() {
+fn foreign_directories_are_not_touched() {
     case(|| {
         let folder = Folder::new()?;
         let (dir, file) = (folder.join("c"), folder.join("c/precious"));

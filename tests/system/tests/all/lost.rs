@@ -117,7 +117,7 @@ fn damaged(cluster: &Cluster) -> Result<(Vec<(u64, u64)>, serde_json::Value)> {
 }
 
 #[test]
-fn damage_is_told_by_ranges_and_an_accepted_loss_is_served_again_with_zeros() {
+fn damage_is_reported_by_ranges_and_an_accepted_loss_reads_as_zeros() {
     case(|| {
         let cluster = Cluster::start(&Options { volumes: &["vol1:64MiB"], ..Options::default() })?;
         let mut content = Random::new(9).bytes((UNITS * MIB) as usize);
@@ -204,7 +204,7 @@ fn an_accepted_loss_may_stay_an_error_until_it_is_written() {
 }
 
 #[test]
-fn an_older_copy_is_used_when_somebody_says_so() {
+fn an_older_copy_is_used_on_the_operator_s_order() {
     case(|| {
         let cluster = Cluster::start(&Options {
             device: "file:512MiB",

@@ -47,7 +47,7 @@ fn add_again(cluster: &Cluster, lost: &[(&str, String)]) -> Result<()> {
 }
 
 #[test]
-fn the_last_of_three_goes_on_and_every_byte_is_there() {
+fn the_last_of_three_mdms_continues_and_every_byte_is_there() {
     case(|| {
         let cluster = three()?;
         let content = Random::new(1).bytes((64 * MIB) as usize);
@@ -88,7 +88,7 @@ fn the_last_of_three_goes_on_and_every_byte_is_there() {
 }
 
 #[test]
-fn what_a_lost_majority_decided_is_learned_from_the_servers() {
+fn decisions_of_a_lost_majority_are_learned_from_the_servers() {
     case(|| {
         let cluster = three()?;
         let content = Random::new(2).bytes((64 * MIB) as usize);
@@ -130,7 +130,7 @@ fn what_a_lost_majority_decided_is_learned_from_the_servers() {
 }
 
 #[test]
-fn all_mdms_are_lost_and_an_older_backup_does() {
+fn after_the_loss_of_all_mdms_an_older_backup_suffices() {
     case(|| {
         let cluster = three()?;
         let content = Random::new(5).bytes((64 * MIB) as usize);
@@ -174,8 +174,7 @@ fn all_mdms_are_lost_and_an_older_backup_does() {
 }
 
 #[test]
-fn a_backup_is_restored_after_all_processes_have_ended_and_new_volumes_are_not_deleted_in_silence()
-{
+fn a_backup_restored_after_a_full_stop_deletes_no_new_volume_in_silence() {
     case(|| {
         let cluster = three()?;
         let content = Random::new(8).bytes((64 * MIB) as usize);
@@ -282,7 +281,7 @@ fn a_cluster_that_was_stopped_starts_again_without_the_first_mdms_log() {
 }
 
 #[test]
-fn a_cluster_that_was_stopped_comes_back_with_one_of_three_logs_by_the_commands_that_up_names() {
+fn a_stopped_cluster_comes_back_with_one_of_three_logs_by_the_commands_that_up_prints() {
     case(|| {
         let cluster = three()?;
         let content = Random::new(11).bytes((64 * MIB) as usize);

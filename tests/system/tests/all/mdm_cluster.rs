@@ -141,7 +141,7 @@ fn a_member_from_an_old_copy_is_turned_away_and_may_come_anew() {
 }
 
 #[test]
-fn all_of_them_killed_at_once_come_back_with_everything() {
+fn mdms_that_are_all_killed_at_once_come_back_with_everything() {
     case(|| {
         let more = &["--mdms", "3"];
         let cluster = Cluster::start(&Options {

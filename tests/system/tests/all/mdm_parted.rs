@@ -188,7 +188,7 @@ impl Parted {
 
 /// `GABION_ROUNDS=10` repeats all cuts 10 times.
 #[test]
-fn a_parted_manager_decides_nothing_and_the_majority_goes_on() {
+fn a_partitioned_manager_decides_nothing_and_the_majority_goes_on() {
     case(|| {
         let spaces = Spaces::of(TOPOLOGY)?;
         let ledgers = (0..WRITERS).map(|n| Ledger::new(n, WRITERS, BYTES)).collect();

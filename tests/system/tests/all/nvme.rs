@@ -4,8 +4,10 @@
 //! unless the environment has `GABION_ALL=1`.
 
 use anyhow::{Context, Result, ensure};
+use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::thread;
 use std::time::Duration;
 use system::guest::Guest;
@@ -127,6 +129,63 @@ fn linux_keeps_a_file_system_on_a_volume_through_failures_and_changes() {
     });
 }
 
+/// Keys by `nvme gen-dhchap-key`: of the host, of the SDC, and one of nobody.
+const KEYS: [&str; 3] = [
+    "DHHC-1:01:MzmoFIg+WXbTzgzTWd5JTTdqrlU+fFCQnX5uZSS28lHiDF1A:",
+    "DHHC-1:02:HrUvXOr6RgZo/9fciIKr0ZJkCyjZaAanLPOPxTExcFUWu22dyyDGWxP4Sf8Atlok+wmgnQ==:",
+    "DHHC-1:00:dW9p3GAPwpTwM9ZmqrWq0WhM5VoOcL0eeTUfglxerTyUWKfg:",
+];
+
+/// Lets the SDC ask the host for its key.
+fn ask_for_keys(cluster: &Cluster) -> Result<()> {
+    let secrets = cluster.folder.join("secrets.toml");
+    let [host, own, _] = KEYS;
+    let name = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555";
+    fs::write(&secrets, format!("target = \"{own}\"\n[hosts]\n\"{name}\" = \"{host}\"\n"))?;
+    fs::set_permissions(&secrets, fs::Permissions::from_mode(0o600))?;
+    let config = cluster.file("config/sdc.toml");
+    let text = fs::read_to_string(&config)?;
+    fs::write(&config, format!("{text}nvme_secrets = {secrets:?}\n"))?;
+    cluster.kill("sdc")?;
+    cluster.say("sdc start")?.ok()?;
+    Ok(())
+}
+
+/// Returns true if the machine's kernel can authenticate. Debian 12's can't, so there only the
+/// refusal is checked.
+fn proves_keys(guest: &Guest) -> Result<bool> {
+    let built = guest.configuration()?;
+    // The option had another name before Linux 6.7.
+    let name =
+        ["CONFIG_NVME_HOST_AUTH", "CONFIG_NVME_AUTH"].into_iter().find(|n| built.contains(n));
+    Ok(name.is_some_and(|name| built.contains(&format!("{name}=y"))))
+}
+
+/// Returns a script that connects while the SDC begins to ask for keys: without a key, with the
+/// right ones, and with wrong ones.
+fn with_keys(port: u16, subsystem: &str, uuid: &str) -> String {
+    let [host, own, wrong] = KEYS;
+    format!(
+        "dmesg -c >/dev/null; echo '=== left'\n\
+         try() {{\n\
+             nvme disconnect-all; until_true '[ $(blocks) = 0 ]'\n\
+             nvme connect -t tcp -a 127.0.0.1 -s {port} -n {subsystem} $hosts $* >/run/log 2>&1\n\
+         }}\n\
+         works() {{\n\
+             until_true '[ -n \"$(block {uuid})\" ]' && dev=$(block {uuid}) &&\n\
+             dd if=/run/1 of=$dev bs=512 conv=fsync 2>/dev/null &&\n\
+             dd if=$dev bs=512 count=1 2>/dev/null | cmp - /run/1\n\
+         }}\n\
+         until_true '! try && dmesg | grep -i authentication' && echo '=== needed'\n\
+         if try -i 2 -S {host}; then\n\
+             works && echo '=== proven'\n\
+             try -i 2 -S {host} -C {own} && works && echo '=== mutual'\n\
+             ! try -S {wrong} && ! try -S {host} -C {wrong} && echo '=== wrong'\n\
+         fi\n\
+         nvme disconnect-all; dmesg | tail -40\n"
+    )
+}
+
 /// Two controllers of one machine, which have different host identifiers, are two hosts. nvme-cli
 /// would refuse the second one ("already connected"), so the kernel gets its options directly.
 #[test]
@@ -166,7 +225,8 @@ fn hosts_of_linux_shut_each_other_out() {
              grep 'Page Type.*: 1' /run/log && echo '=== noticed'\n\
              conflicts write $a 1 && conflicts is $a 2 && write $b 1 && echo '=== turned'\n\
              on resv-release $b --crkey=11 --rrela=1 && write $a 2 && is $b 2 && echo '=== free'\n\
-             report $a; nvme disconnect-all\n"
+             report $a; nvme disconnect-all\n{}",
+            with_keys(port, subsystem, &uuid(&cluster, "vol1")?)
         );
         let on = guest.boot(&script)?;
         for mark in [
@@ -183,13 +243,20 @@ fn hosts_of_linux_shut_each_other_out() {
             let said = on.wait(mark, PATIENCE);
             ensure!(said.is_ok(), "no `{mark}`: it said\n{}", on.said());
         }
+        on.wait("left", PATIENCE)?;
+        ask_for_keys(&cluster)?;
+        let more: &[&str] = if proves_keys(&guest)? { &["proven", "mutual", "wrong"] } else { &[] };
+        for mark in ["needed"].iter().chain(more) {
+            let said = on.wait(mark, PATIENCE);
+            ensure!(said.is_ok(), "no `{mark}`: it said\n{}", on.said());
+        }
         on.end(PATIENCE)?;
         Ok(())
     });
 }
 
 #[test]
-fn what_up_prints_of_nvme_is_what_linux_takes() {
+fn linux_accepts_the_nvme_commands_that_up_prints() {
     case(|| {
         let (cluster, port) = served(&["vol1:64MiB"])?;
         let printed = &cluster.printed;
@@ -200,7 +267,7 @@ fn what_up_prints_of_nvme_is_what_linux_takes() {
         let json = cluster.status()?;
         let portal = &json["sdc"][0]["nvme_portals"][0];
         ensure!(*portal == format!("nvme-tcp://127.0.0.1:{port}"), "{json:#}");
-        // Who speaks something else is cut off, and nobody notices.
+        // A peer that speaks another protocol is cut off, and no other peer notices.
         let mut stranger = TcpStream::connect(("127.0.0.1", port))?;
         stranger.set_read_timeout(Some(secs(10)))?;
         stranger.write_all(&[0; 128])?;

@@ -99,7 +99,7 @@ fn a_volume_serves_those_that_it_is_mapped_to_and_as_it_says() {
 }
 
 #[test]
-fn who_unmaps_is_told_when_a_server_can_not_confirm_it() {
+fn unmap_names_the_servers_that_can_not_confirm_it() {
     case(|| {
         let cluster = Cluster::start(&Options::default())?;
         let mut nbd = cluster.nbd("vol1")?;

@@ -136,7 +136,7 @@ fn a_log_that_was_rotated_is_opened_anew_by_sighup() {
 }
 
 #[test]
-fn a_volume_that_overcommits_its_pool_is_told() {
+fn an_overcommitted_pool_is_reported() {
     case(|| {
         let cluster = Cluster::start(&FILES)?;
         let said = cluster.gabion(&["volume", "create", "small", "16MiB"])?.ok()?;
@@ -179,7 +179,7 @@ fn requests_end_with_an_error_after_the_time_that_the_operator_allows() {
 }
 
 #[test]
-fn a_new_volume_is_served_while_the_mdm_is_away_although_nobody_had_asked_for_it() {
+fn a_new_volume_that_was_never_used_is_served_while_the_mdm_is_away() {
     case(|| {
         let cluster = Cluster::start(&FILES)?;
         cluster.gabion(&["volume", "create", "new", "8MiB"])?.ok()?;
@@ -192,7 +192,7 @@ fn a_new_volume_is_served_while_the_mdm_is_away_although_nobody_had_asked_for_it
 }
 
 #[test]
-fn a_device_that_is_emptied_under_its_server_is_done_without() {
+fn a_server_stops_using_a_device_that_is_emptied() {
     case(|| {
         let cluster = Cluster::start(&FILES)?;
         // Restart the server with an existing device: only a server that has seen the content of

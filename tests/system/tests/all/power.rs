@@ -144,7 +144,7 @@ fn a_device_that_was_added_is_there_after_a_power_cut() {
 }
 
 #[test]
-fn a_power_cut_in_the_midst_of_the_first_up_leaves_what_the_same_command_completes() {
+fn after_a_power_cut_during_the_first_up_the_same_command_completes_it() {
     case(|| {
         let rounds = setting("GABION_ROUNDS", 2);
         for round in 0..rounds {
@@ -193,7 +193,7 @@ fn in_the_machine() {
 }
 
 #[test]
-fn what_was_answered_survives_power_cuts_under_load() {
+fn acknowledged_writes_survive_power_cuts_under_load() {
     case(|| {
         let Some(machine) = machine("ext4")? else { return Ok(()) };
         let (gabion, mut random) = (gabion(&machine), Random::new(11));

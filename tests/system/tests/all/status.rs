@@ -11,7 +11,7 @@ fn number(status: &serde_json::Value, pointer: &str) -> Result<u64> {
 }
 
 #[test]
-fn a_frozen_mdm_holds_no_command_up_and_a_lost_one_is_shown() {
+fn a_frozen_mdm_delays_no_command_and_a_lost_one_is_shown() {
     case(|| {
         let options = Options { more: &["--mdms", "3"], ..Options::default() };
         let cluster = Cluster::start(&options)?;
@@ -60,7 +60,7 @@ fn volumes_without_a_client_are_not_healthy() {
 }
 
 #[test]
-fn what_is_not_known_yet_after_a_restart_is_not_shown_as_nothing() {
+fn figures_that_are_unknown_after_a_restart_are_not_shown_as_zero() {
     case(|| {
         let options =
             Options { device: "file:256MiB", volumes: &["vol1:64MiB"], ..Options::default() };

@@ -114,7 +114,7 @@ fn ports(status: &Value) -> Vec<String> {
 }
 
 #[test]
-fn thousands_of_silent_connections_keep_nobody_out() {
+fn thousands_of_silent_connections_keep_no_peer_out() {
     case(|| {
         let nbd = format!("127.0.0.1:{}", free_port()?);
         // The options are constants elsewhere.

@@ -12,7 +12,7 @@ fn sample(line: &str) -> Result<Value> {
 }
 
 #[test]
-fn top_shows_what_clients_write_and_who_is_away() {
+fn top_shows_the_writes_of_clients_and_the_absent_servers() {
     case(|| {
         let cluster = Cluster::start(&Options::default())?;
         let (begin, mut nbd) = (Instant::now(), cluster.nbd("vol1")?);

@@ -173,7 +173,7 @@ fn whole(cluster: &Cluster, volume: &str, bytes: u64) -> Result<Vec<u8>> {
 
 /// `GABION_TORTURE=600` is the long form, in seconds; `GABION_SEED` chooses the faults.
 #[test]
-fn after_any_faults_every_copy_is_byte_equal_to_what_was_answered() {
+fn after_any_faults_every_copy_equals_the_acknowledged_data() {
     case(|| {
         let (seconds, seed) = (setting("GABION_TORTURE", 20), setting("GABION_SEED", 1));
         println!("to repeat it: GABION_TORTURE={seconds} GABION_SEED={seed}");

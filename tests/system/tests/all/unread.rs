@@ -37,7 +37,7 @@ fn settled(pid: u32) -> Result<u64> {
 }
 
 #[test]
-fn a_client_that_never_reads_costs_little_and_hinders_nobody() {
+fn a_client_that_never_reads_costs_little_memory_and_delays_no_other() {
     case(|| {
         let volumes = &["vol1:64MiB", "vol2:64MiB"];
         let cluster = Cluster::start(&Options { volumes, ..Options::default() })?;

@@ -87,7 +87,7 @@ fn compare(machine: &mut Machine, queues: usize, content: &[u8]) -> Result<()> {
 }
 
 #[test]
-fn what_a_machine_writes_it_reads_back_over_several_queues() {
+fn a_machine_reads_back_its_writes_over_several_queues() {
     case(|| {
         let (cluster, mut backend, mut machine) = served("vh-data", &["vh-data:32MiB"], 4)?;
         let config = machine.config()?;
@@ -247,7 +247,7 @@ fn a_killed_process_loses_no_request_of_its_machine() {
 /// A machine is killed whose write has reached no server. Its next life may be on another host, so
 /// the write must never come, and nobody waits for it.
 #[test]
-fn what_a_killed_machine_had_under_way_never_comes_and_stops_no_other_one() {
+fn requests_of_a_killed_machine_never_take_effect_and_delay_no_other_machine() {
     case(|| {
         let (device, volumes) = ("file:128MiB", &["vh-dead:16MiB"]);
         let cluster = Cluster::start(&Options { device, volumes, ..Options::default() })?;

@@ -60,7 +60,7 @@ fn orders_that_make_no_sense_are_refused_with_the_reason() {
 }
 
 #[test]
-fn beyond_the_end_is_refused_and_the_connection_lives() {
+fn a_request_beyond_the_end_is_refused_and_its_connection_stays_open() {
     case(|| {
         let cluster = Cluster::start(&Options { volumes: &["v:3MiB"], ..Options::default() })?;
         let mut nbd = cluster.nbd("v")?;

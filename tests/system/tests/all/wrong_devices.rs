@@ -108,7 +108,7 @@ const WRONG: &[Wrong] = &[
 ];
 
 #[test]
-fn what_lies_in_the_place_of_a_device_is_told_and_never_served() {
+fn unusable_content_in_a_device_s_place_is_reported_and_never_served() {
     case(|| {
         let cluster = Cluster::start(&OPTIONS)?;
         let data = fill(&cluster, "vol1", 1, 24 * MIB)?;
@@ -319,7 +319,7 @@ fn when_the_file_system_beneath_a_device_is_full_the_other_copies_serve() {
 }
 
 #[test]
-fn inspect_tells_damaged_devices_from_whole_ones() {
+fn inspect_distinguishes_damaged_devices_from_whole_ones() {
     case(|| {
         let cluster = Cluster::start(&OPTIONS)?;
         let data = fill(&cluster, "vol1", 5, 24 * MIB)?;
@@ -363,7 +363,7 @@ fn inspect_tells_damaged_devices_from_whole_ones() {
 }
 
 #[test]
-fn what_can_not_be_added_or_imported_is_refused_at_once() {
+fn devices_that_can_not_be_added_or_imported_are_refused_at_once() {
     case(|| {
         let cluster = Cluster::start(&OPTIONS)?;
         let path = |name: &str| cluster.folder.join(name);

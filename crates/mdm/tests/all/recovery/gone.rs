@@ -25,7 +25,7 @@ fn found(mut state: State, told: &DeviceReports) -> Option<Vec<u32>> {
 }
 
 #[test]
-fn a_newer_map_of_those_who_run_counts_though_one_of_them_was_emptied_before() {
+fn the_newer_map_of_running_servers_counts_although_one_was_emptied_before() {
     let told = reports(vec![
         (1, running(report(8, 8, Some(moved(8, &[1, 2]))))),
         (2, running(report(8, 8, Some(moved(8, &[1, 2]))))),
@@ -47,7 +47,7 @@ fn a_newer_map_of_those_who_run_counts_though_one_of_them_was_emptied_before() {
 }
 
 #[test]
-fn who_may_have_been_emptied_after_the_newest_map_keeps_the_group_waiting() {
+fn a_device_that_may_have_been_emptied_after_the_newest_map_keeps_the_group_waiting() {
     let map = |in_sync: &[u32]| Some(GroupInfo { replicas: vec![1, 2], ..config(8, in_sync) });
     let two = |acted, in_sync: &[u32]| running(report(acted, 8, map(in_sync)));
     let cases = [
@@ -86,7 +86,7 @@ fn who_may_have_been_emptied_after_the_newest_map_keeps_the_group_waiting() {
 
 /// The emptied device gets a map when the recovery is over, and reports it when its link breaks.
 #[test]
-fn a_map_of_after_the_recovery_makes_nobody_a_witness() {
+fn a_map_from_after_the_recovery_is_no_evidence() {
     let mut state = pair(Ram);
     apply(&mut state, &up(3, 3, 13, Ram));
     let mut state = with_recovery(state);
@@ -109,7 +109,7 @@ fn a_map_of_after_the_recovery_makes_nobody_a_witness() {
 /// Another, older backup is restored after that: the maps of running servers say that the doubt
 /// exists.
 #[test]
-fn a_doubt_that_no_report_ends_outlives_one_more_recovery_with_an_older_backup() {
+fn a_doubt_that_no_report_ends_survives_another_recovery_with_an_older_backup() {
     // In the first recovery group 1 was on dev1 and dev3, and dev3 had been emptied. The older
     // backup has the group elsewhere.
     for (doubt, known) in [(0, true), (1, true), (2, false)] {
@@ -143,7 +143,7 @@ fn a_doubt_that_no_report_ends_outlives_one_more_recovery_with_an_older_backup()
 
 /// The last volume of the group is deleted while it is unknown which replica has everything.
 #[test]
-fn a_group_in_doubt_begins_anew_in_an_epoch_that_nobody_has_seen_when_its_last_volume_goes() {
+fn a_group_in_doubt_is_formed_anew_in_an_unused_epoch_when_its_last_volume_is_deleted() {
     let mut state = recovered(Durable);
     for id in [1, 2] {
         let group = state.groups.get_mut(&GroupId(id)).unwrap();
@@ -171,7 +171,7 @@ fn a_group_in_doubt_begins_anew_in_an_epoch_that_nobody_has_seen_when_its_last_v
 /// An operator has ended the recovery while dev2 was silent. In epoch 2 dev2 alone wrote data of a
 /// volume that no MDM knows.
 #[test]
-fn a_group_stays_in_doubt_while_a_device_may_have_data_of_a_volume_that_nobody_knows() {
+fn a_group_stays_in_doubt_while_a_device_may_have_data_of_an_unknown_volume() {
     for late in [false, true] {
         let mut state = recovered(Durable);
         let mut told = reports(vec![(1, report(1, 1, None))]);
@@ -198,7 +198,7 @@ fn a_group_stays_in_doubt_while_a_device_may_have_data_of_a_volume_that_nobody_k
 
 /// The operator removes a dead device, so the recovery does not wait for its data.
 #[test]
-fn a_device_that_people_remove_holds_no_unused_group_in_doubt() {
+fn removing_a_device_ends_the_doubt_of_unused_groups() {
     let mut state = recovered(Durable);
     let told = reports(vec![(1, report(1, 1, None))]);
     let end = close(&state, &told, false);

@@ -40,7 +40,7 @@ fn client(state: &mut State, name: &str, id: u32) -> Option<SdcId> {
 }
 
 #[test]
-fn a_device_of_after_an_earlier_restore_of_the_same_backup_keeps_its_id_for_itself() {
+fn a_device_from_after_an_earlier_restore_of_the_same_backup_keeps_its_id() {
     let mut first = recovered(Durable);
     settle(&mut first, &reports(vec![(1, report(1, 1, None)), (2, report(1, 1, None))]), false);
     let old = id_of_new(&mut first).expect("the recovery is over");
@@ -74,7 +74,7 @@ fn a_device_of_after_an_earlier_restore_of_the_same_backup_keeps_its_id_for_itse
 }
 
 #[test]
-fn a_device_that_only_it_knows_of_comes_back_with_its_id_after_a_second_restore() {
+fn a_device_that_no_map_names_keeps_its_id_after_a_second_restore() {
     let mut state = recovered(Durable);
     let old = state.next_device();
     let Registration::New(id, command) = state.register(&life(old.0, "sds9", 41), false, None)
@@ -93,7 +93,7 @@ fn a_device_that_only_it_knows_of_comes_back_with_its_id_after_a_second_restore(
 }
 
 #[test]
-fn leave_that_a_client_got_after_an_earlier_restore_goes_to_no_other_one() {
+fn a_mapping_made_after_an_earlier_restore_is_not_given_to_another_client() {
     let mut first = recovered(Durable);
     settle(&mut first, &reports(vec![(1, report(1, 1, None)), (2, report(1, 1, None))]), false);
     let old = client(&mut first, "one", 0).expect("the recovery is over");
@@ -125,7 +125,7 @@ fn pass(state: &mut State, name: &str) -> u32 {
 }
 
 #[test]
-fn what_is_remembered_of_removed_clients_does_not_grow_with_them() {
+fn the_memory_of_removed_clients_is_bounded() {
     let mut state = recovered(Durable);
     let told = reports(vec![(1, report(1, 1, None)), (2, report(1, 1, None))]);
     let mut long = 0;
@@ -149,7 +149,7 @@ fn what_is_remembered_of_removed_clients_does_not_grow_with_them() {
 }
 
 #[test]
-fn a_client_of_the_lost_ones_that_was_removed_is_over_and_others_are_not() {
+fn a_client_that_the_lost_mdms_removed_stays_removed_and_others_remain() {
     let mut state = recovered(Durable);
     settle(&mut state, &reports(vec![(1, report(1, 1, None)), (2, report(1, 1, None))]), false);
     for id in [5, 7, 6] {

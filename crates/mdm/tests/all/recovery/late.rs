@@ -25,7 +25,7 @@ fn comes(state: &State, told: &[(u32, u64)]) -> Registration<DeviceId> {
 }
 
 #[test]
-fn who_may_have_the_only_copy_of_a_group_in_doubt_is_let_in_and_a_person_can_choose_it() {
+fn a_late_device_with_the_only_copy_of_a_group_in_doubt_is_accepted_and_can_be_chosen() {
     let mut state = ended();
     // It was filled again since the backup, and continued alone in epoch 6.
     let registration = comes(&state, &[(1, 6)]);
@@ -41,7 +41,7 @@ fn who_may_have_the_only_copy_of_a_group_in_doubt_is_let_in_and_a_person_can_cho
 }
 
 #[test]
-fn who_has_nothing_that_is_in_doubt_is_not_let_in() {
+fn a_late_device_without_groups_in_doubt_is_refused() {
     let mut state = ended();
     for told in [&[][..], &[(1, 0)], &[(7, 0)]] {
         assert!(matches!(comes(&state, told), WrongDevice(_)), "{told:?}");
@@ -57,7 +57,7 @@ fn who_has_nothing_that_is_in_doubt_is_not_let_in() {
 }
 
 #[test]
-fn who_would_take_the_place_of_a_copy_that_counts_is_not_let_in() {
+fn a_late_device_that_would_replace_a_counted_copy_is_refused() {
     let told = [(1, 6)];
     let mut state = ended();
     assert!(matches!(comes(&state, &told), New(..)));
@@ -73,7 +73,7 @@ fn who_would_take_the_place_of_a_copy_that_counts_is_not_let_in() {
 /// dev1 was emptied after the backup, and has nothing. But its process has run since then, with a
 /// map that knows its incarnation.
 #[test]
-fn who_was_named_after_the_backup_is_let_in_and_is_a_witness_of_when_it_was_emptied() {
+fn a_device_added_after_the_backup_is_accepted_and_shows_when_it_was_emptied() {
     let named = control::Register { incarnation: 40, ..other() };
     let mut state = recovered(Durable);
     let empty = running(report(0, 0, Some(config(6, &[2]))));
@@ -94,7 +94,7 @@ fn who_was_named_after_the_backup_is_let_in_and_is_a_witness_of_when_it_was_empt
 }
 
 #[test]
-fn who_was_named_after_the_backup_may_come_when_the_recovery_is_over() {
+fn a_device_added_after_the_backup_is_accepted_after_the_recovery() {
     let named = control::Register { incarnation: 40, ..other() };
     let mut state = ended();
     assert!(matches!(state.register(&named, false, None), New(..)));

@@ -63,7 +63,7 @@ fn the_newer_disk_ends_the_waiting() {
 }
 
 #[test]
-fn a_map_that_knows_what_is_there_holds_nothing_up() {
+fn a_map_that_names_the_present_content_delays_nothing() {
     let mut state = recovered(Durable);
     let partner = knows(report(3, 3, Some(config(3, &[1, 2]))), &[(1, 11), (2, 12)]);
     settle(&mut state, &reports(vec![(1, report(3, 3, None)), (2, partner)]), false);
@@ -102,7 +102,7 @@ fn a_disk_that_is_empty_is_waited_for_no_longer_and_proves_nothing() {
 
 /// dev1 was down when the group was formed, and then up for too short a time to hear of it.
 #[test]
-fn a_disk_that_nobody_replaced_and_that_remembers_nothing_never_took_part() {
+fn an_original_disk_without_records_never_took_part() {
     let state = told_of_a_blank(11);
     let found = group(&state, 3);
     assert_eq!((found.doubt, &found.in_sync[..]), (Doubt::None, &[DeviceId(2), DeviceId(1)][..]));
@@ -125,7 +125,7 @@ fn a_process_that_was_superseded_before_the_loss_does_not_come_back() {
 }
 
 #[test]
-fn the_newer_of_two_processes_takes_its_place_whatever_the_order_in_which_both_come() {
+fn the_newer_of_two_processes_wins_in_either_order() {
     let mut state = recovered(Durable);
     let process = |nonce: u64, incarnation: u64| control::Register {
         nonce,
@@ -280,7 +280,7 @@ fn ended_without_dev1() -> State {
 }
 
 #[test]
-fn an_older_disk_that_comes_late_is_known_by_what_nobody_tells_any_more() {
+fn a_late_older_disk_is_recognised_by_what_no_report_has_any_more() {
     let mut state = ended_without_dev1();
     let told = reports(vec![(1, report(1, 1, None)), (2, report(1, 1, None))]);
     settle(&mut state, &told, false);
@@ -293,7 +293,7 @@ fn an_older_disk_that_comes_late_is_known_by_what_nobody_tells_any_more() {
 }
 
 #[test]
-fn what_an_open_recovery_was_told_counts_in_the_next_one() {
+fn reports_to_an_open_recovery_count_in_the_next_one() {
     let mut state = recovered(Durable);
     let told = reports(vec![(2, knows(report(1, 1, None), &[(1, NEWER)]))]);
     settle(&mut state, &told, false);
@@ -311,7 +311,7 @@ fn what_an_open_recovery_was_told_counts_in_the_next_one() {
 
 /// The map of dev2 named dev3. Then the process of dev2 restarts.
 #[test]
-fn what_a_map_told_is_true_when_its_process_is_gone() {
+fn a_reported_map_stays_valid_after_its_process_is_gone() {
     let mut state = recovered(Durable);
     let mut told = DeviceReports::new();
     state.heed(&mut told, DeviceId(1), report(1, 1, None));

@@ -38,7 +38,7 @@ fn generations_begin_above_those_that_a_map_of_lost_mdms_tells() {
 
 /// A client that still asks for it would be told that a change is done which this table lacks.
 #[test]
-fn what_was_asked_is_forgotten_when_another_table_is_taken_over() {
+fn outcomes_of_changes_are_forgotten_when_another_table_is_adopted() {
     let mut state = pair(Durable);
     let asked =
         mdm::reserve::Asked { incarnation: 4, number: 7, outcome: control::ReserveOutcome::Done };

@@ -34,7 +34,7 @@ fn by_order(waiting: u64) -> State {
 }
 
 #[test]
-fn nobody_waits_for_a_stranger_unless_a_map_names_it() {
+fn a_recovery_waits_for_no_stranger_unless_a_map_names_it() {
     let state = with_recovery(by_order(1));
     let known = running(report(1, 1, Some(config(1, &[1, 2]))));
     let both = reports(vec![(1, known.clone()), (2, known.clone())]);
@@ -55,7 +55,7 @@ fn strangers_keep_no_device_with_data_out_of_a_recovery() {
 }
 
 #[test]
-fn a_leave_that_was_taken_away_does_not_come_back_with_its_number() {
+fn generations_after_a_restore_begin_far_above_earlier_ones() {
     let mut state = pair(Durable);
     let before = state.volumes[&VolumeId(1)].clone();
     let at = |mut state: State, at: u64| {

@@ -34,7 +34,7 @@ fn new_devices_come_with_the_ids_that_were_decided() {
 }
 
 #[test]
-fn a_process_keeps_the_life_that_was_decided_also_if_it_is_an_earlier_one() {
+fn a_process_keeps_the_committed_incarnation_even_if_it_is_an_earlier_one() {
     let mut decided = pair(Durable);
     decided.next_incarnation = base::Incarnation(8);
     let mut state = with_entry(&decided, &[up(1, 9, 11, Durable)]);
@@ -49,7 +49,7 @@ fn a_process_keeps_the_life_that_was_decided_also_if_it_is_an_earlier_one() {
 
 /// One of two processes was superseded before the loss. Their decided incarnations tell which one.
 #[test]
-fn a_life_that_was_not_decided_supersedes_nobody() {
+fn an_uncommitted_incarnation_supersedes_no_process() {
     let decided = pair(Durable);
     let entry = [up(1, 4, 11, Durable), up(2, 3, 12, Durable)];
     let mut state = with_entry(&decided, &entry);
@@ -117,7 +117,7 @@ fn a_volume_on_devices_that_may_not_be_decided_is_unknown_until_a_map_has_it() {
 }
 
 #[test]
-fn the_id_of_a_client_that_may_not_be_decided_gives_nobody_leave() {
+fn an_uncommitted_client_id_gives_no_permission() {
     let mut decided = pair(Durable);
     apply(&mut decided, &client(1, "one"));
     let grants = [1, 2].map(|sdc| GrantInfo { sdc, access: 1, generation: 0, since: None });
@@ -151,7 +151,7 @@ fn the_id_of_a_client_that_may_not_be_decided_gives_nobody_leave() {
 }
 
 #[test]
-fn a_device_and_a_pool_that_may_not_be_gone_are_there() {
+fn a_device_and_a_pool_whose_removal_may_be_uncommitted_exist() {
     let mut decided = pair(Durable);
     let kind = ObjectKind::Pool as i32;
     let pool = PutObject { kind, id: 2, name: "fast".into(), domain: 1, ..PutObject::default() };

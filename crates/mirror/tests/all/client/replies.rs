@@ -108,7 +108,7 @@ fn waits_grow_to_fifty_milliseconds() {
 }
 
 #[test]
-fn what_was_sent_before_waits_behind_nothing_that_was_not() {
+fn a_retry_waits_behind_no_new_operation() {
     let mut rig = Rig::new(1, &Limits::SHIPPED);
     rig.link_up_with(1, 4, 64 << 20);
     (0..12u64).for_each(|i| rig.write(i, i * 4096, &[1; 4096]));
@@ -174,7 +174,7 @@ fn a_write_of_which_a_part_is_done_keeps_its_number() {
 }
 
 #[test]
-fn writes_leave_places_to_what_makes_space() {
+fn writes_leave_room_for_operations_that_free_space() {
     let mut rig = Rig::new(1, &Limits { sdc_requests: 8, ..Limits::SHIPPED });
     rig.link_up(1);
     (0..7).for_each(|i| rig.write(i, i * 4096, &[1; 512]));
@@ -227,7 +227,7 @@ fn volume_and_range_are_errors_only_when_our_map_agrees() {
 }
 
 #[test]
-fn who_has_led_before_names_the_leader_and_no_mdm_is_needed() {
+fn a_former_primary_names_its_successor_and_no_mdm_is_needed() {
     let mut rig = Rig::up(3);
     rig.write(1, 0, &[1; 512]);
     let sent = rig.one();
@@ -502,7 +502,7 @@ fn a_permission_that_goes_on_under_a_higher_generation_keeps_its_requests_and_th
 }
 
 #[test]
-fn a_device_that_knows_of_an_unmapping_first_makes_us_look() {
+fn a_refusal_under_a_newer_map_makes_the_client_pull_the_map() {
     let mut rig = Rig::up(1);
     rig.write(1, 0, &[1; 512]);
     let sent = rig.one();

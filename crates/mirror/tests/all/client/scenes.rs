@@ -124,7 +124,7 @@ fn a_client_sends_no_more_at_once_than_its_own_link_queue_takes() {
 }
 
 #[test]
-fn nobody_leads_for_a_while() {
+fn requests_wait_while_a_group_has_no_primary() {
     let mut rig = Rig::up(2);
     rig.new_map(|map| map.groups[0] = Leader::Nobody);
     rig.write(1, 0, &[1; 512]);

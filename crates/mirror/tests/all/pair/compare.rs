@@ -77,7 +77,7 @@ fn equal_data_is_replaced_in_both_copies_and_other_data_is_left_alone() {
 }
 
 #[test]
-fn what_leaves_its_block_or_has_another_length_is_refused() {
+fn comparisons_that_leave_their_block_or_have_a_wrong_length_are_refused() {
     let mut pair = settled();
     let refused = Some(Status::OutOfRange);
     for range in [BLOCK - 512..BLOCK + 512, 0..BLOCK + 512, 0..2 * BLOCK, 100..612] {
@@ -221,7 +221,7 @@ fn a_body_that_has_changed_in_memory_is_neither_compared_nor_written() {
 
 /// The session of its client ends while it reads: what has begun goes on, and keeps its range.
 #[test]
-fn one_that_has_begun_comes_before_everything_of_the_next_session() {
+fn a_comparison_that_has_begun_comes_before_the_next_session() {
     let mut pair = settled();
     assert_eq!(pair.write(0, 0, 1), Some(Status::Ok));
     pair.mirrors[0].store_mut().bad.insert(BlockSet::from_range(0..1));

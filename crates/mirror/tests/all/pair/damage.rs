@@ -8,7 +8,7 @@ fn damage(pair: &mut Pair, device: usize, blocks: Range<u32>) {
 }
 
 #[test]
-fn what_is_damaged_at_the_primary_is_read_from_the_other_copy_and_written_anew() {
+fn damage_at_the_primary_is_repaired_from_the_other_copy() {
     let mut pair = settled();
     (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7 + b as u8), Some(Status::Ok)));
     damage(&mut pair, 0, 1..3);
@@ -27,7 +27,7 @@ fn what_is_damaged_at_the_primary_is_read_from_the_other_copy_and_written_anew()
 }
 
 #[test]
-fn who_meets_the_same_damage_at_once_does_not_repair_it_at_once() {
+fn damage_that_two_reads_find_is_repaired_once() {
     let mut pair = settled();
     (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7 + b as u8), Some(Status::Ok)));
     damage(&mut pair, 0, 1..3);
@@ -67,7 +67,7 @@ fn a_device_that_cannot_read_what_was_just_written_anew_has_failed() {
 }
 
 #[test]
-fn what_is_damaged_at_a_member_is_sent_whole() {
+fn a_block_damaged_at_a_member_is_sent_whole() {
     let mut pair = settled();
     (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7), Some(Status::Ok)));
     damage(&mut pair, 1, 1..3);
@@ -106,7 +106,7 @@ fn a_copy_whose_volume_is_gone_has_nothing_to_repair_from() {
 }
 
 #[test]
-fn damage_that_is_met_while_its_volume_goes_asks_nobody() {
+fn damage_in_a_volume_that_is_being_deleted_is_not_repaired() {
     let mut pair = settled();
     assert_eq!(pair.write(0, 1, 7), Some(Status::Ok));
     damage(&mut pair, 0, 1..2);
@@ -138,7 +138,7 @@ fn a_member_is_not_sent_what_a_volume_that_is_gone_had() {
 }
 
 #[test]
-fn what_nobody_has_is_an_error_until_it_is_written_anew() {
+fn a_block_without_a_good_copy_is_an_error_until_it_is_rewritten() {
     let mut pair = settled();
     (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7), Some(Status::Ok)));
     damage(&mut pair, 0, 1..2);
@@ -241,7 +241,7 @@ fn a_repaired_write_without_space_ends_with_its_configuration() {
 /// The replica that provides the blocks may have done more of the stream than this device. A power
 /// cut may come before this device has done it, too.
 #[test]
-fn what_repairs_a_write_in_the_stream_is_marked_as_what_others_may_lack() {
+fn blocks_that_repair_a_write_in_the_stream_are_marked_dirty() {
     let mut pair = settled();
     (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7), Some(Status::Ok)));
     damage(&mut pair, 0, 1..2);
@@ -254,7 +254,7 @@ fn what_repairs_a_write_in_the_stream_is_marked_as_what_others_may_lack() {
 
 /// The error may pass, but not sooner because a link breaks.
 #[test]
-fn what_a_settle_cannot_read_is_left_alone_for_a_second_also_if_a_link_breaks() {
+fn unreadable_blocks_of_a_settle_are_retried_after_a_second_even_if_a_link_breaks() {
     let mut pair = settled();
     (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7), Some(Status::Ok)));
     pair.connect(false);
@@ -297,7 +297,7 @@ fn blocks_that_are_requested_again_are_read_once() {
 
 /// No honest replica answers what has no place in the stream yet.
 #[test]
-fn an_answer_to_what_was_not_sent_counts_for_nothing() {
+fn an_answer_to_a_question_that_was_not_sent_is_ignored() {
     let mut pair = settled();
     (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7), Some(Status::Ok)));
     damage(&mut pair, 1, 1..2);

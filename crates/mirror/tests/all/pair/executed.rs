@@ -101,7 +101,7 @@ fn however_many_writes_stay_unanswered_a_group_settles() {
 /// What one replica has forgotten, the other one refuses, too, once it has the content of the
 /// first.
 #[test]
-fn what_was_forgotten_stays_forgotten_when_another_one_leads() {
+fn forgotten_writes_stay_forgotten_under_the_next_primary() {
     let mut limits = Limits::TEST_MIN;
     (limits.executed_group, limits.executed_window) = (8, 100);
     let mut pair = pair(limits.clone());
@@ -126,7 +126,7 @@ fn what_was_forgotten_stays_forgotten_when_another_one_leads() {
 /// The list that a seal hands over is longer than there is room for at the receiver. The receiver's
 /// device knows what is not listed there before it knows the list.
 #[test]
-fn what_has_no_room_at_a_seal_is_forgotten_first() {
+fn writes_without_room_in_a_seal_are_forgotten_first() {
     let mut limits = Limits::TEST_MIN;
     (limits.executed_group, limits.executed_window) = (100, 100);
     let mut pair = pair(limits.clone());
@@ -155,7 +155,7 @@ fn what_has_no_room_at_a_seal_is_forgotten_first() {
 /// about another one whose writes have waited meanwhile, even after these have been sent to another
 /// device.
 #[test]
-fn what_is_forgotten_in_one_group_costs_no_write_to_another_one() {
+fn forgotten_writes_of_one_group_fail_no_write_of_another_one() {
     let mut limits = Limits::TEST_MIN;
     (limits.executed_group, limits.executed_device, limits.executed_window) = (4096, 256, 4096);
     let mut pair = pair(limits);
@@ -183,7 +183,7 @@ fn what_is_forgotten_in_one_group_costs_no_write_to_another_one() {
 }
 
 #[test]
-fn who_leaves_its_lowest_write_open_gets_so_many_others_in_and_then_that_one() {
+fn with_its_lowest_write_open_a_client_gets_one_window_of_writes_and_then_that_one() {
     let limits = Limits { executed_window: 50, ..Limits::SHIPPED };
     let mut pair = pair(limits);
     for seq in 2..52 {
@@ -244,7 +244,7 @@ fn the_highest_number_there_is_is_refused() {
 
 /// Operations of a client that is gone take no room from others, although their group isn't served.
 #[test]
-fn who_is_gone_leaves_the_room_to_others() {
+fn a_client_that_is_gone_leaves_its_room_to_others() {
     let mut pair = pair(Limits::TEST_MIN);
     pair.connect(false);
     pair.configure(1, &[1, 2], &[], &[0]);
@@ -260,7 +260,7 @@ fn who_is_gone_leaves_the_room_to_others() {
 /// Lists have entries that are never retried, because they are pruned only now and then. If there
 /// is too little room, these go first. Here they alone are more than there is room for.
 #[test]
-fn what_is_never_retried_is_forgotten_before_what_may_be() {
+fn writes_that_are_never_retried_are_forgotten_first() {
     let mut limits = Limits::TEST_MIN;
     (limits.executed_group, limits.executed_device) = (4096, 256);
     let mut pair = pair(limits);

@@ -23,7 +23,7 @@ pub(crate) fn config(
 }
 
 #[test]
-fn what_another_server_says_of_a_group_deletes_nothing() {
+fn a_map_from_another_server_deletes_no_group() {
     let mut pair = settle(Pair::new([4, 4]));
     assert_eq!(pair.write(0, 0, 7), Some(Status::Ok));
     let epoch = pair.epoch + 1;
@@ -41,7 +41,7 @@ fn what_another_server_says_of_a_group_deletes_nothing() {
 
 /// A joiner that starts from nothing has lost what it had.
 #[test]
-fn what_another_server_says_of_a_group_wipes_nothing() {
+fn a_map_from_another_server_wipes_no_replica() {
     let mut pair = settle(Pair::new([4, 4]));
     assert_eq!(pair.write(0, 0, 7), Some(Status::Ok));
     let epoch = pair.epoch + 1;
@@ -68,7 +68,7 @@ fn a_leader_outside_the_set_in_sync_is_named_by_no_mdm() {
 
 /// An MDM makes another configuration of the same epoch.
 #[test]
-fn what_an_mdm_says_of_an_epoch_counts_and_not_what_another_server_has_said() {
+fn a_configuration_from_an_mdm_overrides_one_from_another_server() {
     let mut pair = settle(Pair::new([4, 4]));
     assert_eq!(pair.write(0, 0, 7), Some(Status::Ok));
     let forged = config(pair.epoch + 1, 1, &[1, 3], &[1], &[]);

@@ -21,7 +21,7 @@ fn scrubbed(bad: [&[u32]; 2]) -> Pair {
 }
 
 #[test]
-fn a_scrub_finds_what_nobody_reads_at_both_copies_and_repairs_it() {
+fn a_scrub_finds_and_repairs_unread_damage_at_both_copies() {
     let mut pair = scrubbed([&[0, 2, 34], &[4, 38]]);
     pair.wait(3000);
     let stats = pair.mirrors.each_ref().map(|m| m.scrub_stats().unwrap());
@@ -52,7 +52,7 @@ fn a_scrub_gives_up_what_both_copies_have_lost_and_comes_to_its_end() {
 }
 
 #[test]
-fn each_pass_tells_what_it_found_itself() {
+fn each_pass_reports_only_its_own_findings() {
     let mut pair = scrubbed([&[6], &[6, 8]]);
     let pass = |pair: &mut Pair| {
         let now = pair.now;
@@ -70,13 +70,14 @@ fn each_pass_tells_what_it_found_itself() {
 #[test]
 fn a_scrub_keeps_to_its_rate_and_begins_anew_by_the_clock_or_when_asked() {
     let mut pair = scrubbed([&[], &[]]);
-    pair.mirrors = pair.mirrors.map(|m| {
+    pair.mirrors = pair.mirrors.map(|mut m| {
         let limits = Limits {
             scrub_bytes: 64 << 10,
             scrub_every: std::time::Duration::from_secs(60),
             ..Limits::TEST_MIN
         };
-        Mirror::new(DeviceId(1), Incarnation(7), limits, m.into_store(), pair.now)
+        let media = std::mem::take(m.store_mut());
+        Mirror::new(DeviceId(1), Incarnation(7), limits, media, pair.now)
     });
     pair.configure(1, &[1], &[], &[0]);
     pair.wait(2000);

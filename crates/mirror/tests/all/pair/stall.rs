@@ -8,7 +8,7 @@ use wire::message::{Replicate, SyncStart, SyncWipe};
 
 /// The deletion is not durable, and the joiner's second answer to the question before it comes.
 #[test]
-fn only_the_answer_to_a_wipe_ends_it() {
+fn a_wipe_ends_only_with_its_answer() {
     let mut pair = settle(Pair::new([4, 4]));
     assert_eq!(pair.write(0, 0, 1), Some(Status::Ok));
     let epoch = pair.epoch + 1;
@@ -213,7 +213,7 @@ fn a_late_answer_to_an_older_question_ends_no_stall() {
 /// The joiner stalled in a group that now waits for another replica, so nobody asks for its state
 /// there. Then it stalls in a second group.
 #[test]
-fn a_joiner_that_stalls_need_not_tell_its_state_where_nobody_asks() {
+fn a_stalled_joiner_need_not_report_a_state_that_was_not_requested() {
     let mut pair = with_a_joiner_that_hangs(Limits::TEST_MIN);
     pair.wait(8000);
     let epoch = pair.epoch + 1;

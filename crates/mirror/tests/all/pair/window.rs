@@ -41,7 +41,7 @@ pub(super) fn answered(pair: &Pair) -> usize {
 }
 
 #[test]
-fn what_was_not_answered_is_sent_again_as_answers_make_room() {
+fn unanswered_writes_are_sent_again_as_answers_make_room() {
     let mut pair = settle(narrow());
     assert_eq!(pair.write(0, 0, 1), Some(Status::Ok));
     pair.connect(false);
@@ -110,7 +110,7 @@ fn sent_to_a_deaf_joiner(pair: &mut Pair) -> u64 {
 }
 
 #[test]
-fn what_a_joiner_has_not_read_takes_room_also_when_it_is_asked_anew() {
+fn unread_frames_of_a_joiner_take_room_even_after_a_new_question() {
     let mut pair = narrow();
     pair.connect(true);
     pair.configure(1, &[1], &[], &[0]);
@@ -129,7 +129,7 @@ fn what_a_joiner_has_not_read_takes_room_also_when_it_is_asked_anew() {
 }
 
 #[test]
-fn what_a_member_has_not_read_takes_room_also_when_it_is_a_joiner_again() {
+fn unread_frames_of_a_member_take_room_even_when_it_is_a_joiner_again() {
     let mut pair = settle(narrow());
     assert_eq!(pair.write(0, 0, 1), Some(Status::Ok));
     (0..40).for_each(|block| write(&mut pair, block, 7));
@@ -171,7 +171,7 @@ fn operations_of_all_clients_together_take_a_bounded_part_of_memory() {
 /// A client that connects again and again behind a write that hangs takes the room of that write,
 /// and no more.
 #[test]
-fn what_a_session_had_waiting_ends_with_it() {
+fn waiting_operations_of_a_session_end_with_it() {
     let mut pair = settled();
     pair.connected = false;
     write(&mut pair, 0, 1);
@@ -337,7 +337,7 @@ fn a_device_that_hangs_in_a_change_is_slow() {
 }
 
 #[test]
-fn what_only_a_joiner_lacks_takes_no_room_of_clients() {
+fn operations_that_only_a_joiner_lacks_take_no_room_of_clients() {
     let link_queue = Limits::SHIPPED.link_queue;
     let limits = Limits { shard_ops: 32, link_queue, ..Limits::TEST_MIN };
     let mut pair = with_a_joiner_that_hangs(limits);
@@ -366,7 +366,7 @@ fn end_one(pair: &mut Pair) -> bool {
 
 /// The joiner's device does one thing after the other, and has more than five seconds of work.
 #[test]
-fn a_joiner_that_works_is_not_cut_off_for_what_lies_behind_other_work() {
+fn a_working_joiner_is_not_cut_off_for_operations_behind_other_work() {
     let mut pair = settle(narrow());
     (0..4).for_each(|block| assert_eq!(pair.write(0, block, 1), Some(Status::Ok)));
     pair.configure(1, &[1], &[], &[0]);
@@ -392,7 +392,7 @@ fn a_joiner_that_works_is_not_cut_off_for_what_lies_behind_other_work() {
 
 /// The joiner has nothing to do in another group, so questions there are answered.
 #[test]
-fn what_is_answered_in_another_group_opens_no_stream_to_a_joiner_whose_device_hangs() {
+fn answers_in_another_group_open_no_stream_to_a_joiner_whose_device_hangs() {
     let limits = Limits { link_queue: QUEUE, ..Limits::TEST_MIN };
     let mut pair = with_a_joiner_that_hangs(limits);
     let most = (QUEUE / 2 / u64::from(BLOCK)) as usize;

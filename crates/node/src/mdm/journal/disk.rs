@@ -95,6 +95,7 @@ impl Journal {
 
     /// Starts with this image as soon as it is durable.
     pub(in crate::mdm) fn begin_with(&mut self, image: Image) {
+        assert!(self.consensus.is_none(), "nobody takes part while the beginning is written");
         self.log.switch(&image.encode_to_vec());
         self.beginning = Some(image);
     }
@@ -128,6 +129,7 @@ impl Journal {
         let me = image.me as u32;
         let late = decided.state.members.list.get(&me).is_some_and(|m| m.tie_breaker);
         (self.state, self.chain) = (decided.state, decided.chain);
+        assert!(self.consensus.is_none(), "the consensus starts once");
         self.consensus = Some(Consensus::new(image, late, prng));
         self.tick_at = now;
     }

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_wanted_goes_and_a_leader_hands_over_first() {
+    fn an_unwanted_member_is_removed_and_a_leader_hands_over_first() {
         let rest = [(1, false), (3, true)];
         let gone = Change { gone: Vec::from([2]), ..Change::default() };
         assert_eq!(step(1, &rest, &[1, 2, 3], &[], &[2]), Some(Step::Change(gone)));

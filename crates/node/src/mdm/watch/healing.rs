@@ -56,8 +56,8 @@ impl Watch {
     }
 
     /// Records that a slow device was ejected.
-    pub(in crate::mdm) fn sent_away(&mut self, device: DeviceId) {
-        self.observed.devices.entry(device).or_default().quarantine.sent_away();
+    pub(in crate::mdm) fn ejected(&mut self, device: DeviceId) {
+        self.observed.devices.entry(device).or_default().quarantine.ejected();
     }
 
     /// Schedules a round of the healer soon, because a replica may be up to date by now.

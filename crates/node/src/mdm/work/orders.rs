@@ -57,7 +57,7 @@ impl Work<'_> {
         let mut answer = self.answer(link, op, changed, reply);
         (answer.gone, answer.fence) = (gone, fence);
         self.answers.push(match ask {
-            Some(Ask::SwitchMdm(_)) => answer.unasked(),
+            Some(Ask::SwitchMdm(_)) => answer.unconfirmed(),
             _ => answer,
         });
     }

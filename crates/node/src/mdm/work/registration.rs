@@ -29,10 +29,10 @@ impl Work<'_> {
             self.execute(command);
         }
         let from = self.links.open(link);
-        let (opened, told) = (from.opened, from.report.as_ref());
+        let (opened, report) = (from.opened, from.report.as_ref());
         let session = self.state().reporter(m).and_then(|(id, _)| self.links.device(id));
         let before = session.map_or(0, |s| s.began);
-        let registration = self.state().register(m, before > opened, told);
+        let registration = self.state().register(m, before > opened, report);
         let (device, began) = match registration {
             Registration::Known(_) | Registration::New(..) if self.is_set_back(m) => {
                 let text = self.set_back(m);
@@ -69,7 +69,7 @@ impl Work<'_> {
                 return self.refuse(link, &refusal(RefusalCode::Occupied, text));
             }
         };
-        self.refused_servers.came(&m.sds, m.shard);
+        self.refused_servers.remove(&m.sds, m.shard);
         let incarnation = self.state().devices[&device].incarnation;
         self.watch.device_came(self.now, (device, incarnation), m.build.clone());
         let report = self.links.open_mut(link).report.take();

@@ -4,7 +4,7 @@
 //! Each volume that is mapped to this SDC is a target, and the volume is its logical unit 0. All
 //! names are derived from the ids of cluster and volume ([`target::ident`]).
 
-use super::former::Former;
+use super::past_sessions::PastSessions;
 use super::{Session, Sessions};
 use crate::mapview::{MapView, Volume};
 use crate::sdc::{Origin, Sdc};
@@ -106,7 +106,7 @@ pub(super) struct Hosts {
     /// The handle of the newest session.
     tsih: u16,
     /// The state that logged-out hosts were told.
-    former: Former,
+    past_sessions: PastSessions,
     /// Memory of the commands of all sessions at the last login, in bytes.
     memory: u64,
     /// This process is stopping.
@@ -145,7 +145,7 @@ impl Hosts {
         if let Some(nexus) = self.nexuses.remove(&link)
             && let Some(device) = session.device()
         {
-            self.former.add(nexus, device);
+            self.past_sessions.add(nexus, device);
         }
     }
 
@@ -159,6 +159,11 @@ impl Hosts {
         self.nexuses.get(&link).map_or("", |nexus| &nexus.initiator)
     }
 
+    /// Returns the number of remembered sessions that have ended.
+    pub(super) fn past_sessions(&self) -> usize {
+        self.past_sessions.len()
+    }
+
     fn has(&self, tsih: u16) -> bool {
         self.nexuses.values().any(|nexus| nexus.tsih == tsih)
     }
@@ -168,6 +173,7 @@ impl Hosts {
 pub(super) struct View<'a> {
     pub(super) map: &'a MapView,
     pub(super) chap: Option<&'a Chap>,
+    pub(super) dhchap: Option<&'a super::DhChap>,
     pub(super) format: Format,
     pub(super) limits: &'a Limits,
     /// True if there is a map, and it contains this client.
@@ -330,11 +336,11 @@ impl Sessions {
     /// Gives the session of this link the unit attentions that its host missed before it logged in.
     pub(super) fn iscsi_succeed(&mut self, link: LinkId) {
         let Some(nexus) = self.iscsi.nexuses.get(&link) else { return };
-        if let Some(former) = self.iscsi.former.take(nexus)
+        if let Some(past) = self.iscsi.past_sessions.take(nexus)
             && let Some(Session::Iscsi(iscsi)) = self.sessions.get_mut(&link)
             && let Some(device) = iscsi.session.device()
         {
-            device.succeed(&former);
+            device.succeed(&past);
         }
     }
 
@@ -364,18 +370,20 @@ impl Sessions {
         self.iscsi.nexuses.values().filter(|nexus| nexus.volume.is_some()).count()
     }
 
-    /// Counts the memory of all sessions: each buffer with data of a command once, and the data
-    /// that commands may still receive.
+    /// Updates the memory of all sessions, before a host logs in.
     pub(super) fn iscsi_measure(&mut self, client: &Client<Origin>) {
+        self.iscsi.memory = self.iscsi_memory(client);
+    }
+
+    /// Returns the memory of all sessions: each buffer with data of a command once, and the data
+    /// that commands may still receive.
+    pub(super) fn iscsi_memory(&self, client: &Client<Origin>) -> u64 {
         if self.iscsi.nexuses.is_empty() {
-            self.iscsi.memory = 0;
-            return;
+            return 0;
         }
         let (mut blocks, mut coming) = (Vec::new(), 0);
-        for session in self.sessions.values() {
-            if let Session::Iscsi(iscsi) = session {
-                coming += iscsi.session.memory(&mut |data| blocks.extend(data.block()));
-            }
+        for session in self.iscsi_sessions() {
+            coming += session.memory(&mut |data| blocks.extend(data.block()));
         }
         let nexuses = &self.iscsi.nexuses;
         client.visit_data(|origin, data| match origin {
@@ -389,7 +397,15 @@ impl Sessions {
         blocks.extend(waiting.filter_map(|waiting| waiting.request.body.block()));
         blocks.sort_unstable();
         blocks.dedup();
-        self.iscsi.memory = coming + blocks.iter().map(|(_, bytes)| *bytes as u64).sum::<u64>();
+        coming + blocks.iter().map(|(_, bytes)| *bytes as u64).sum::<u64>()
+    }
+
+    /// Returns the sessions of all connections.
+    pub(super) fn iscsi_sessions(&self) -> impl Iterator<Item = &target::iscsi::Session> {
+        self.sessions.values().filter_map(|session| match session {
+            Session::Iscsi(iscsi) => Some(&iscsi.session),
+            Session::Nbd(_) | Session::Nvme(_) => None,
+        })
     }
 
     /// Tells sessions about volumes that have grown or become read-only.

@@ -57,12 +57,14 @@ impl Shares {
     #[inline]
     pub(super) fn end(&mut self, session: &Session, before: u64) {
         if let Session::Nbd(nbd) = session {
+            assert!(self.flying >= before, "the sum has the bytes of each session");
             self.flying = self.flying - before + nbd.session.flying_bytes();
         }
     }
 
     /// Removes an ended session from the total.
     pub(super) fn left(&mut self, session: &target::nbd::Session) {
+        assert!(self.flying >= session.flying_bytes(), "the sum has the bytes of each session");
         self.flying -= session.flying_bytes();
     }
 }

@@ -15,6 +15,7 @@ use super::{Session, Sessions, Waiting};
 use crate::mapview::Volume;
 use crate::sdc::{Origin, Sdc};
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::string::String;
 use alloc::vec::Vec;
 use base::time::Duration;
 use base::{ClusterId, Limits, LinkId, Map, Time, VolumeId};
@@ -22,7 +23,7 @@ use core::net::SocketAddr;
 use core::ops::Bound;
 use mdm::mapping::Grant;
 use seam::{BlockError, Effects};
-use target::nvme::{Controller, Namespace, Opening, Path, Subsystem};
+use target::nvme::{Controller, Key, Keys, Namespace, Opening, Path, Seed, Subsystem};
 use target::reserve::Identity;
 use target::{Action, ident};
 use wire::control::Access;
@@ -35,6 +36,24 @@ const TICK: Duration = Duration::from_secs(1);
 const GATEWAY: u8 = 0;
 /// Ids of controllers per gateway.
 const CONTROLLERS: u16 = 512;
+
+/// The keys of NVMe hosts (DH-HMAC-CHAP).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DhChap {
+    /// The key of hosts that are not in `hosts`. If `None`, they can't connect.
+    pub host: Option<Key>,
+    /// The keys of single hosts, by their names.
+    pub hosts: BTreeMap<String, Key>,
+    /// The key of the subsystem, for hosts that ask it to authenticate.
+    pub own: Option<Key>,
+}
+
+impl DhChap {
+    /// Returns the key of this host.
+    fn of(&self, host: &str) -> Option<&Key> {
+        self.hosts.get(host).or(self.host.as_ref())
+    }
+}
 
 /// One connection.
 #[derive(Debug)]
@@ -118,7 +137,9 @@ impl Hosts {
             self.newest = out.prng().below(u64::from(CONTROLLERS)) as u16;
         }
         self.tick_at.get_or_insert(now + TICK);
-        let opening = Opening { cntlid: self.next_cntlid() };
+        let mut seed = [0; 32];
+        out.secret(&mut seed);
+        let opening = Opening { cntlid: self.next_cntlid(), seed: Seed(seed) };
         let session = target::nvme::Session::new(limits, opening);
         Connection { session, at, is_queue: false }
     }
@@ -139,6 +160,7 @@ impl Hosts {
 
     /// Removes a session that has ended. The I/O queues of its controller must end, too.
     pub(super) fn remove(&mut self, link: LinkId, session: &target::nvme::Session) {
+        assert!(self.bytes >= bytes(session), "the sum has the bytes of each session");
         self.bytes -= bytes(session);
         self.queues.remove(&link);
         if let Some(controller) = self.controllers.remove(&link) {
@@ -284,8 +306,13 @@ impl Subsystem for View<'_> {
         }
     }
 
-    fn admits(&self, _: &str, _: &[u8; 16]) -> bool {
-        true
+    fn admits(&self, host: &str, _: &[u8; 16]) -> bool {
+        self.dhchap.is_none_or(|dhchap| dhchap.of(host).is_some())
+    }
+
+    fn keys(&self, host: &str) -> Option<Keys<'_>> {
+        let dhchap = self.dhchap?;
+        Some(Keys { host: dhchap.of(host)?, own: dhchap.own.as_ref() })
     }
 
     fn is_busy(&self) -> bool {
@@ -381,8 +408,8 @@ impl Sdc {
             *queue = kept;
             refused.extend(taken);
         }
-        for Waiting { link, tag, asked, .. } in refused {
-            let origin = Origin::Target { link, tag, asked };
+        for Waiting { link, tag, arrival, .. } in refused {
+            let origin = Origin::Target { link, tag, arrival };
             self.counters.done(now, &self.map, &origin, false);
             self.target_done(now, link, tag, Err(BlockError::NoSuchVolume), out);
         }

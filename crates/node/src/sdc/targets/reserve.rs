@@ -6,9 +6,9 @@
 //!   and is sent again until it is answered, so it is done once.
 //! - A host hears of its change when the map of this client has it: from then on this client does
 //!   nothing that the change forbids.
-//! - What a host may not do any more ends before a request gets the generation of the new map, or
-//!   it would get past the fence (rule R8). So does what it had begun to write before it lost the
-//!   right to write, even if the map that tells of this gives the right back.
+//! - Requests that a host may no longer make end before any request gets the generation of the new
+//!   map. Otherwise they would get past the fence (rule R8). Writes that the host began before it
+//!   lost the right to write end, too, even if the same map gives the right back.
 
 use super::iscsi::GATEWAY;
 use super::{Session, Sessions, Waiting};
@@ -31,7 +31,7 @@ use wire::control::{Reserve, ReserveOutcome, Reserved};
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Most volumes with a change under way. An MDM accepts 16 inputs of a link at a time.
-const UNDER_WAY: usize = 8;
+pub(super) const UNDER_WAY: usize = 8;
 
 /// A change that a host asks for.
 #[derive(Debug)]
@@ -124,7 +124,7 @@ impl Reservations {
             true => drop(self.queues.remove(&volume)),
             false => (queue.number, queue.sent, queue.outcome) = (0, None, None),
         }
-        let busy = self.queues.values().filter(|queue| queue.number > 0).count();
+        let busy = self.under_way();
         let waits = |(id, queue): (&VolumeId, &Queue)| {
             let first = queue.list.front().filter(|_| queue.number == 0)?;
             Some((first.since, *id))
@@ -133,6 +133,7 @@ impl Reservations {
         next.sort_unstable();
         for (_, id) in next.into_iter().take(UNDER_WAY.saturating_sub(busy)) {
             let Some(queue) = self.queues.get_mut(&id) else { continue };
+            assert!(queue.number == 0, "one change of a volume is under way");
             self.number += 1;
             queue.number = self.number;
             queue.send(id, post);
@@ -215,6 +216,16 @@ impl Reservations {
             | Change::Reserve { .. } => None,
             _ => Some(first.who.clone()),
         }
+    }
+
+    /// Returns the number of changes that are under way.
+    pub(super) fn under_way(&self) -> usize {
+        self.queues.values().filter(|queue| queue.number > 0).count()
+    }
+
+    /// Returns the number of commands that wait for a change, or for a report.
+    pub(super) fn asking(&self) -> usize {
+        self.queues.values().map(|queue| queue.list.len()).sum::<usize>() + self.reports.len()
     }
 
     /// Returns true while sessions have not got their answers.
@@ -443,8 +454,8 @@ pub(super) fn give_answers(sdc: &mut Sdc, now: Time, out: &mut Effects) {
     }
 }
 
-/// Returns what may go on of the requests that a host had begun up to this generation. `new`: what
-/// it may do now. `since`: the generation at which it lost the right to write last.
+/// Returns the access of the requests that a host has made up to this generation. `new`: its access
+/// now. `since`: the generation at which it lost the right to write last.
 fn goes_on(new: Access, since: u32, generation: u32) -> Access {
     let broken = since > generation && !mutant::on(Mutant::RenewPreempted);
     Access { write: new.write && !broken, ..new }
@@ -468,10 +479,10 @@ fn end_requests(
     let waits = |w: &Waiting| w.request.volume == id && over(&w.link, w.request.kind);
     sdc.targets_end(now, waits, BlockError::Reserved, out);
     let ends = |origin: Origin| match origin {
-        Origin::Program { asked, .. } => {
-            asked.volume == id && !Access::of(asked.kind).is_within(strangers)
+        Origin::Program { arrival, .. } => {
+            arrival.volume == id && !Access::of(arrival.kind).is_within(strangers)
         }
-        Origin::Target { link, asked, .. } => asked.volume == id && over(&link, asked.kind),
+        Origin::Target { link, arrival, .. } => arrival.volume == id && over(&link, arrival.kind),
     };
     sdc.client(now, out, |client, turn| client.end(ends, BlockError::Reserved, turn));
 }

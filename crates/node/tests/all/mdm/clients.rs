@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn clients_have_lives_too() {
+fn a_restarted_client_gets_a_new_incarnation() {
     let mut b = Bench::new();
     let say = |b: &mut Bench, nonce| {
         let link = b.say_hello(Role::Sdc);
@@ -29,7 +29,7 @@ fn clients_have_lives_too() {
 }
 
 #[test]
-fn a_client_that_was_known_and_comes_again_is_not_the_newer_one_for_that() {
+fn a_known_process_that_registers_again_does_not_count_as_newer() {
     let mut b = Bench::new();
     let register = |b: &mut Bench, link, nonce| {
         let m = RegisterSdc { name: "c".into(), nonce, pid: 5, ..RegisterSdc::default() };
@@ -63,7 +63,7 @@ fn clients_hear_of_volumes_that_they_have_not_asked_for() {
 }
 
 #[test]
-fn unmapping_is_answered_when_all_who_lead_know_of_it() {
+fn an_unmapping_is_answered_when_all_primaries_know_of_it() {
     let unmap = || {
         let (volume, sdcs) = ("v".into(), Vec::new());
         Ask::Unmap(UnmapRequest { volume, sdcs, all: true })
@@ -151,7 +151,7 @@ fn a_client_that_servers_refuse_is_in_the_status() {
 
 /// A process whose host lost power leaves a link that no side closes. There is room for many.
 #[test]
-fn of_too_many_links_the_oldest_of_a_life_that_is_over_goes() {
+fn of_too_many_links_the_oldest_of_an_ended_incarnation_is_closed() {
     let mut b = Bench::new();
     let mut lives = Vec::new();
     for nonce in 1..=3 {

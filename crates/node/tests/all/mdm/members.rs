@@ -169,7 +169,7 @@ impl Bench {
     }
 }
 
-/// What was proposed is not committed, so there is no other MDM yet that could lead.
+/// The proposal is not committed, so there is no other MDM yet that could lead.
 #[test]
 fn an_mdm_alone_whose_log_fails_while_another_is_added_says_why() {
     let mut b = Bench::new();
@@ -502,7 +502,7 @@ fn a_term_that_no_cluster_gets_to_is_refused_even_from_a_member() {
 }
 
 #[test]
-fn whom_the_state_does_not_name_is_refused_and_not_dialled() {
+fn a_peer_that_the_state_does_not_name_is_refused_and_not_dialled() {
     let mut b = Bench::with_a_member();
     for (id, address, code) in [
         (9, "10.6.6.6:1", RefusalCode::NotMe),
@@ -570,7 +570,7 @@ pub(crate) fn disk_of(image: &Image) -> BTreeMap<u64, Vec<u8>> {
 }
 
 #[test]
-fn a_log_with_a_forged_term_ends_with_words() {
+fn a_log_with_a_forged_term_is_refused_with_an_explanation() {
     let mut image = Image::first(1, Vec::new());
     let mut fine = Bench::on_disk(disk_of(&image), config(Limits::TEST_MIN));
     fine.settle();
@@ -586,7 +586,7 @@ fn a_log_with_a_forged_term_ends_with_words() {
 /// An MDM that restarts then reads from its log first that the member belongs to the cluster, and
 /// then that it does not. The member says hello in between, and only once.
 #[test]
-fn who_was_removed_and_still_counts_is_dialled_after_a_restart() {
+fn a_removed_member_that_still_counts_is_dialled_after_a_restart() {
     let b = Bench::with_a_member();
     let mut commands = Commands::default();
     assert!(commands.push(&Command::RemoveMdm(command::RemoveMdm { id: 2 }), 1));

@@ -350,7 +350,7 @@ fn a_killed_server_is_known_to_be_dead_as_soon_as_its_address_refuses() {
 }
 
 #[test]
-fn a_server_whose_address_refuses_while_it_is_heard_is_not_dead_because_of_that() {
+fn a_server_that_is_heard_is_not_dead_because_its_address_refuses() {
     let (mut b, one, two) = Bench::with_volume(DeviceKind::Ram);
     let (three, _) = b.sds("ccc", 3, 13, DeviceKind::Ram);
     let m = Proposal { device: 1, incarnation: 1, refused: vec![3], ..Proposal::default() };
@@ -384,7 +384,7 @@ fn silence_is_noticed_and_a_heartbeat_ends_it() {
 }
 
 #[test]
-fn an_mdm_that_stood_still_suspects_nobody() {
+fn an_mdm_that_was_paused_suspects_no_server() {
     let (mut b, one, two) = Bench::with_volume(DeviceKind::Durable);
     b.pass(500, &[one, two]);
     b.now = b.now + Duration::from_secs(30);
@@ -449,7 +449,7 @@ fn everything_is_there_after_a_restart_and_clocks_begin_anew() {
 }
 
 #[test]
-fn an_mdm_that_begins_tells_every_server_which_life_it_is() {
+fn a_starting_mdm_tells_every_server_its_incarnation() {
     let (mut b, _, _) = Bench::with_volume(DeviceKind::Ram);
     let mut again = Bench::on_disk(std::mem::take(&mut b.disk), config(Limits::TEST_MIN));
     again.settle();
@@ -474,7 +474,7 @@ fn an_mdm_that_begins_tells_every_server_which_life_it_is() {
 }
 
 #[test]
-fn a_log_of_another_cluster_or_none_at_all_is_refused_with_words() {
+fn a_log_of_another_cluster_and_garbage_are_refused_with_an_explanation() {
     let (mut b, _, _) = Bench::with_volume(DeviceKind::Ram);
     let other = Config { cluster: Some(ClusterId(8)), ..config(Limits::TEST_MIN) };
     let mut again = Bench::on_disk(std::mem::take(&mut b.disk), other);
@@ -665,7 +665,7 @@ fn queues_are_bounded() {
 }
 
 #[test]
-fn who_has_not_registered_is_a_stranger() {
+fn a_peer_that_has_not_registered_is_a_stranger() {
     let mut b = Bench::new();
     let link = b.say_hello(Role::Sds);
     assert!(!b.welcome.contains(&link), "a hello alone says nothing: anybody can send one");
@@ -674,7 +674,7 @@ fn who_has_not_registered_is_a_stranger() {
 }
 
 #[test]
-fn of_too_many_links_for_orders_the_oldest_goes_and_members_stay() {
+fn of_too_many_links_for_orders_the_oldest_is_closed_and_members_stay() {
     let mut b = Bench::new();
     let (server, _) = b.sds("a", 1, 11, DeviceKind::Ram);
     let links: Vec<LinkId> = (0..600).map(|_| b.say_hello(Role::Admin)).collect();

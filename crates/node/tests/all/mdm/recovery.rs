@@ -78,7 +78,7 @@ impl Bench {
 }
 
 #[test]
-fn an_office_that_begins_again_ends_no_recovery() {
+fn a_new_term_of_leadership_ends_no_recovery() {
     let (b, ..) = Bench::with_volume(DeviceKind::Durable);
     let stores: Vec<u64> = b.mdm.state().devices.values().map(|d| d.store).collect();
     let mut b = restored(&b);
@@ -112,7 +112,7 @@ fn a_backup_of_before_everything_waits_for_an_order() {
 }
 
 #[test]
-fn data_of_volumes_that_nobody_knows_goes_by_an_order_that_names_them() {
+fn data_of_unknown_volumes_is_deleted_by_an_order_that_names_them() {
     let (b, ..) = Bench::with_volume(DeviceKind::Durable);
     let stores: Vec<u64> = b.mdm.state().devices.values().map(|d| d.store).collect();
     let mut b = restored(&b);
@@ -186,7 +186,7 @@ fn of_the_new_pool(b: &mut Bench, device: u32) -> LinkId {
 }
 
 #[test]
-fn a_pool_that_was_made_since_the_backup_is_made_again_and_its_volumes_come_back() {
+fn a_pool_created_since_the_backup_is_created_again_and_its_volumes_come_back() {
     let (b, ..) = Bench::with_volume(DeviceKind::Durable);
     let stores: Vec<u64> = b.mdm.state().devices.values().map(|d| d.store).collect();
     let mut b = restored(&b);
@@ -294,7 +294,7 @@ fn a_newer_disk_is_waited_for_when_the_process_that_knew_of_it_is_gone() {
 /// The survivor's log ends with an undecided entry that gives a process another incarnation than
 /// the decided one.
 #[test]
-fn a_process_is_welcome_with_the_life_that_was_decided() {
+fn a_process_is_accepted_with_its_committed_incarnation() {
     use mdm::command::{Command, DeviceUp};
     let (b, ..) = Bench::with_volume(DeviceKind::Durable);
     let decided = b.mdm.state();

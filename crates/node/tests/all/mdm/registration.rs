@@ -29,7 +29,7 @@ fn the_newer_process_wins_and_the_older_one_is_told() {
 }
 
 #[test]
-fn what_a_life_has_counted_is_not_told_of_the_next() {
+fn counters_of_a_process_do_not_carry_over_to_the_next_one() {
     let (mut b, one, _) = Bench::with_volume(DeviceKind::Ram);
     let scrub = Some(ScrubStatus { passes: 3, ..ScrubStatus::default() });
     let beat = Heartbeat { used: 5, ops: 7, scrub, ..Heartbeat::default() };

@@ -92,7 +92,7 @@ pub(crate) fn what_takes_access_is_answered_when_all_who_lead_know_of_it() {
 
 /// A host that asks again and again for what it can't get would push the volume to every client.
 #[test]
-fn what_is_refused_makes_no_map() {
+fn a_refused_change_makes_no_map() {
     let (mut b, [one, _], c) = registered();
     let version = b.mdm.state().version;
     assert!(b.pull(one, version, true).is_empty(), "it waits");
@@ -107,7 +107,7 @@ fn what_is_refused_makes_no_map() {
 
 /// The host was told that its first try has failed, and it may have been done.
 #[test]
-fn what_is_done_already_is_answered_behind_the_fence_of_the_first_time() {
+fn a_repeated_change_is_answered_behind_the_fence_of_its_first_attempt() {
     let (mut b, [one, two], c) = registered();
     c.ask(&mut b, 3, 1, &RESERVE);
     let version = b.mdm.state().version;
@@ -121,7 +121,7 @@ fn what_is_done_already_is_answered_behind_the_fence_of_the_first_time() {
 }
 
 #[test]
-fn what_a_device_does_not_confirm_is_not_answered_before_it_does() {
+fn a_change_is_not_answered_before_every_device_has_confirmed_it() {
     let (mut b, [one, two], c) = registered();
     c.ask(&mut b, 3, 1, &RESERVE);
     let version = b.mdm.state().version;

@@ -125,7 +125,7 @@ fn the_status_has_the_build_of_each_process() {
 }
 
 #[test]
-fn the_level_rises_only_when_everybody_can_follow_and_who_cannot_is_refused_then() {
+fn the_level_rises_when_all_processes_support_it_and_others_are_refused_then() {
     let mut b = bench(NEXT);
     let old = server(&mut b, "a", Some(wire::DIALECT));
     let new = server(&mut b, "bb", Some(NEXT));
@@ -177,7 +177,7 @@ fn a_log_of_a_higher_level_is_refused_and_kept() {
 }
 
 #[test]
-fn what_this_build_does_not_know_is_not_taken_for_something_else() {
+fn unknown_values_are_not_taken_for_known_ones() {
     let mut b = bench(wire::DIALECT);
     let link = b.say_hello(Role::Sds);
     b.register(link, "a", 1, 1, DeviceKind::Ram);
@@ -215,7 +215,7 @@ fn member(b: &mut Bench, dialect: &Dialect) -> LinkId {
 }
 
 #[test]
-fn an_mdm_that_the_order_went_without_is_refused_until_it_is_updated() {
+fn an_mdm_that_was_down_when_the_level_rose_is_refused_until_it_is_updated() {
     let mut b = bench(NEXT);
     add_member(&mut b);
     let why = raise(&mut b, 2, &[]).unwrap_err();
@@ -235,7 +235,7 @@ fn an_mdm_that_the_order_went_without_is_refused_until_it_is_updated() {
 }
 
 #[test]
-fn an_mdm_that_is_too_old_says_so_to_whom_asks_it() {
+fn an_mdm_that_is_too_old_says_so_to_its_peers() {
     let mut b = bench(wire::DIALECT);
     add_member(&mut b);
     let before = b.disk.clone();

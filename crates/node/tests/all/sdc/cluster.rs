@@ -6,7 +6,7 @@ use base::{
 };
 use core::time::Duration;
 use mdm::mapping::Mapping;
-use node::sdc::{Sdc, SdcConfig};
+use node::sdc::{DhChap, Sdc, SdcConfig};
 use prost::Message;
 use seam::{
     BlockError, BlockKind, BlockRequest, Buf, BufPool, DialError, DialId, DownReason, Effect,
@@ -121,11 +121,23 @@ impl Cluster {
 
     /// Creates a cluster whose SDC is of this build.
     pub(crate) fn of(limits: Limits, dialect: Dialect) -> Cluster {
+        Cluster::with(limits, dialect, None)
+    }
+
+    /// Creates a cluster whose NVMe hosts have these keys.
+    pub(crate) fn with_keys(dhchap: DhChap) -> Cluster {
+        let mut cluster = Cluster::with(Limits::SHIPPED, wire::DIALECT, Some(dhchap));
+        cluster.make_ready();
+        cluster
+    }
+
+    fn with(limits: Limits, dialect: Dialect, dhchap: Option<DhChap>) -> Cluster {
         let config = SdcConfig {
             name: "client".into(),
             mdm: vec![address(1)],
             uris: vec!["nbd://10.0.0.9".into()],
             chap: None,
+            dhchap,
             format: Default::default(),
             nonce: 77,
             pid: 5,

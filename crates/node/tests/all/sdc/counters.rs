@@ -1,4 +1,4 @@
-//! What an SDC counts of requests, and tells the MDM.
+//! The counts of requests that an SDC keeps, and reports to the MDM.
 
 use super::cluster::{Cluster, VOLUME, Who};
 use super::iscsi_host::{Host, transfer};
@@ -171,7 +171,7 @@ fn a_queue_of_nvme_has_counts_of_each_volume_that_it_uses() {
 }
 
 #[test]
-fn a_new_mdm_is_told_at_once() {
+fn a_new_mdm_gets_the_counts_at_once() {
     let mut c = Cluster::ready();
     c.ask(1, BlockKind::Write, 0, 512, &[1; 512]);
     c.pass(ms(500));
@@ -183,7 +183,7 @@ fn a_new_mdm_is_told_at_once() {
 }
 
 #[test]
-fn many_paths_are_told_less_often_and_the_busiest_ones_first() {
+fn many_paths_are_reported_less_often_and_the_busiest_first() {
     let mut c = Cluster::ready();
     let mut clients: Vec<Client> =
         (0..300).map(|_| Client::attached(&mut c, &Limits::SHIPPED)).collect();

@@ -49,7 +49,7 @@ fn a_host_logs_in_writes_and_reads() {
 
 /// Two hosts lock the same place of a disk, as cluster file systems do.
 #[test]
-fn of_two_hosts_that_compare_and_write_the_same_one_gets_it() {
+fn of_two_hosts_that_compare_and_write_one_range_one_succeeds() {
     let mut c = Cluster::ready();
     let mut hosts = [1, 2].map(|isid| Host::attached(&mut c, isid));
     let mut cdb = [0; 16];
@@ -75,7 +75,7 @@ fn of_two_hosts_that_compare_and_write_the_same_one_gets_it() {
 }
 
 #[test]
-fn nobody_else_is_let_in_and_who_does_not_log_in_is_closed() {
+fn unknown_hosts_are_refused_and_links_without_a_login_are_closed() {
     let mut c = Cluster::ready();
     c.pass(ms(200));
     c.change(|map| {
@@ -92,7 +92,7 @@ fn nobody_else_is_let_in_and_who_does_not_log_in_is_closed() {
 }
 
 #[test]
-fn a_volume_that_grows_is_told_with_the_next_command() {
+fn growth_of_a_volume_is_reported_with_the_next_command() {
     let mut c = Cluster::ready();
     let mut host = Host::attached(&mut c, 1);
     c.pass(ms(200));
@@ -113,7 +113,7 @@ fn grow(c: &mut Cluster) {
 }
 
 #[test]
-fn growth_that_a_host_was_not_told_is_told_when_it_comes_back() {
+fn growth_while_a_host_is_away_is_reported_when_it_returns() {
     // The host comes back over a link that was cut, or in place of the session that it has.
     for cut in [true, false] {
         let mut c = Cluster::ready();
@@ -159,7 +159,7 @@ fn a_volume_that_becomes_read_only_keeps_its_sessions() {
     assert_eq!(host.answer(&mut c).result(), Err((7, 0x27, 0)));
     host.command(&mut c, 5, &transfer(0x28, 0, 1), 512, &[]);
     assert_eq!(host.answer(&mut c).result(), Ok(()));
-    // Whoever keeps the access keeps the generation.
+    // A client that keeps its access keeps its generation.
     map_to(&mut c, &Mapping::to_all(Access::ReadWrite, 1));
     assert_eq!(host.ready(&mut c), Err((6, 0x2a, 1)));
     host.write(&mut c, 6, 0xcc);

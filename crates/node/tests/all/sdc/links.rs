@@ -15,7 +15,7 @@ fn ms(n: u64) -> Duration {
 }
 
 #[test]
-fn it_registers_pulls_the_map_and_heartbeats() {
+fn a_client_registers_pulls_the_map_and_sends_heartbeats() {
     let mut c = Cluster::ready();
     let (who, hello) = &c.log.hellos[0];
     assert_eq!((*who, hello.role(), hello.id, hello.incarnation), (Who::Mdm, Role::Sdc, 0, 0));
@@ -132,7 +132,7 @@ fn a_dead_primary_is_replaced_as_soon_as_the_map_says_so() {
 }
 
 #[test]
-fn one_parked_pull_while_something_is_stuck() {
+fn one_pull_waits_at_the_mdm_while_requests_are_stuck() {
     let mut c = Cluster::ready();
     c.hold = true;
     c.ask(1, BlockKind::Read, 0, 512, &[]);
@@ -153,7 +153,7 @@ fn one_parked_pull_while_something_is_stuck() {
 }
 
 #[test]
-fn a_stale_answer_brings_the_map_then_the_retry() {
+fn a_stale_answer_causes_a_pull_and_then_a_retry() {
     let mut c = Cluster::ready();
     c.ask(1, BlockKind::Read, 0, 512, &[]);
     c.lead(1, 12, 2); // No pull waits for it.
@@ -211,7 +211,7 @@ fn a_refused_hello_is_tried_again_later() {
 }
 
 #[test]
-fn who_refuses_a_client_is_told_to_the_mdm_until_it_does_not() {
+fn refusals_by_servers_are_reported_to_the_mdm_until_they_end() {
     let mut c = Cluster::ready();
     c.refusing.insert(1);
     c.ask(1, BlockKind::Read, 0, 512, &[]);
@@ -244,7 +244,7 @@ pub(crate) fn whose_name_a_newer_process_has_ends_its_io_when_the_mdm_says_so() 
 }
 
 #[test]
-fn damage_and_nonsense_cost_a_link_but_no_answer() {
+fn damaged_and_malformed_answers_end_the_link_and_are_requested_again() {
     let mut c = Cluster::ready();
     c.damage = true;
     c.ask(1, BlockKind::Read, 0, 512, &[]);
@@ -264,7 +264,7 @@ fn damage_and_nonsense_cost_a_link_but_no_answer() {
 /// The meaning of a status that this build does not know may be anything. So nothing is concluded
 /// from it, and the server is dialled again.
 #[test]
-fn an_answer_that_can_not_be_read_costs_a_link_but_no_answer() {
+fn an_unreadable_answer_ends_the_link_and_is_requested_again() {
     let mut c = Cluster::ready();
     c.hold = true;
     c.ask(1, BlockKind::Read, 0, 512, &[]);
@@ -281,7 +281,7 @@ fn an_answer_that_can_not_be_read_costs_a_link_but_no_answer() {
 }
 
 #[test]
-fn a_new_life_in_the_map_ends_the_link_to_the_old_one() {
+fn a_new_incarnation_in_the_map_ends_the_link_to_the_old_one() {
     let mut c = Cluster::ready();
     c.hold = true;
     c.ask(1, BlockKind::Write, 0, 512, &[1; 512]);

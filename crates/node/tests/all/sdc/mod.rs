@@ -9,6 +9,7 @@ pub(crate) mod links;
 mod nbd;
 mod nbd_client;
 mod nvme;
+mod nvme_auth;
 mod nvme_host;
 pub(crate) mod nvme_reservations;
 mod orphans;

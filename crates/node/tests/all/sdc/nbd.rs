@@ -14,7 +14,7 @@ fn ms(n: u64) -> Duration {
 }
 
 #[test]
-fn what_a_client_writes_it_reads() {
+fn a_client_reads_what_it_has_written() {
     let mut c = Cluster::ready();
     let mut nbd = Client::attached(&mut c, &Limits::SHIPPED);
     let data: Vec<u8> = (0..8192).map(|i| (i / 7) as u8).collect();
@@ -86,7 +86,7 @@ fn without_an_mdm_a_client_waits_half_a_second_and_gets_what_is_known() {
 }
 
 #[test]
-fn a_client_that_leaves_is_not_missed() {
+fn a_client_that_disconnects_leaves_nothing_behind() {
     let mut c = Cluster::ready();
     let mut nbd = Client::attached(&mut c, &Limits::SHIPPED);
     c.hold = true;
@@ -134,7 +134,7 @@ fn map(c: &mut Cluster, mapping: Mapping) {
 }
 
 #[test]
-fn who_is_unmapped_gets_an_error_and_is_closed_and_who_may_read_is_told() {
+fn an_unmapped_client_gets_an_error_and_is_closed_and_a_reader_is_read_only() {
     let me = Cluster::ready().sdc.identity().unwrap().0;
     let only = |access, generation| Mapping::only([(me, Grant::new(access, generation))].into());
     let mut c = Cluster::ready();
@@ -165,7 +165,7 @@ fn who_is_unmapped_gets_an_error_and_is_closed_and_who_may_read_is_told() {
 /// Requests that waited when the permission was taken away are not executed under the one that was
 /// given afterwards: the order that took it away is a fence.
 #[test]
-fn what_waited_under_a_leave_that_is_over_is_refused() {
+fn requests_that_waited_under_an_ended_permission_are_refused() {
     let limits = Limits { sdc_requests: 8, nbd_requests: 16, ..Limits::SHIPPED };
     let mut c = Cluster::new(limits.clone());
     c.pass(ms(1));
@@ -194,7 +194,7 @@ fn what_waited_under_a_leave_that_is_over_is_refused() {
 }
 
 #[test]
-fn who_finds_no_place_in_a_busy_client_waits_for_it() {
+fn a_connection_waits_for_a_place_in_a_busy_client() {
     let limits = Limits { sdc_requests: 8, ..Limits::SHIPPED };
     let mut c = Cluster::new(limits.clone());
     c.pass(ms(1));
@@ -275,7 +275,7 @@ fn small_sums() -> Limits {
 
 /// Connections that come one after the other, while no server answers, share what is in flight.
 #[test]
-fn what_all_connections_have_in_flight_has_a_bound() {
+fn requests_in_flight_of_all_connections_are_bounded() {
     const COUNT: u64 = 12;
     let limits = small_sums();
     let mut c = Cluster::new(limits.clone());
@@ -304,7 +304,7 @@ fn what_all_connections_have_in_flight_has_a_bound() {
 
 /// The requests in flight of connections that are gone leave room for others.
 #[test]
-fn what_is_gone_with_its_connection_counts_no_more() {
+fn requests_of_a_closed_connection_do_not_count() {
     let limits = small_sums();
     let mut c = Cluster::new(limits.clone());
     c.pass(ms(1));
@@ -323,7 +323,7 @@ fn what_is_gone_with_its_connection_counts_no_more() {
 /// The writes of all connections that wait for space have a bound. Beyond it they count as in
 /// flight.
 #[test]
-fn what_waits_for_space_of_all_connections_has_a_bound() {
+fn requests_that_wait_for_space_are_bounded_over_all_connections() {
     let limits = small_sums();
     let mut c = Cluster::new(limits.clone());
     c.pass(ms(1));
@@ -348,7 +348,7 @@ fn what_waits_for_space_of_all_connections_has_a_bound() {
 }
 
 #[test]
-fn who_attaches_nothing_is_closed_and_keeps_nobody_out() {
+fn idle_negotiations_are_closed_and_keep_no_client_out() {
     let mut c = Cluster::ready();
     let mut served = Client::attached(&mut c, &Limits::SHIPPED);
     let silent: Vec<_> = (0..300).map(|_| Client::connect(&mut c, &Limits::SHIPPED)).collect();
@@ -365,7 +365,7 @@ fn who_attaches_nothing_is_closed_and_keeps_nobody_out() {
 }
 
 #[test]
-fn so_many_connections_have_a_volume_and_no_more() {
+fn attached_connections_are_bounded() {
     const MOST: usize = 4096;
     let mut c = Cluster::ready();
     let mut all: Vec<_> =

@@ -15,6 +15,8 @@ pub(crate) struct Queue {
     pub cntlid: u16,
     /// All bytes of the host's identifier.
     pub host: u8,
+    /// Connect was answered that the host has to authenticate.
+    pub must_authenticate: bool,
 }
 
 /// An answer, or data, or a request for data.
@@ -45,7 +47,8 @@ impl Queue {
     pub(crate) fn open(c: &mut Cluster) -> Queue {
         let link = c.accept(NVME);
         let framer = SdcFramer::new(NVME, &wire::DIALECT, &Limits::SHIPPED);
-        let mut queue = Queue { link, framer, cid: 0, cntlid: 0xffff, host: 7 };
+        let mut queue =
+            Queue { link, framer, cid: 0, cntlid: 0xffff, host: 7, must_authenticate: false };
         let mut set_up = vec![0; 128];
         (set_up[2], set_up[4]) = (128, 128);
         c.deliver(queue.link, &mut queue.framer, &set_up);
@@ -53,7 +56,7 @@ impl Queue {
         queue
     }
 
-    fn connect(&mut self, c: &mut Cluster, qid: u16, cntlid: u16, name: &str) -> u16 {
+    pub(crate) fn connect(&mut self, c: &mut Cluster, qid: u16, cntlid: u16, name: &str) -> u16 {
         let mut data = vec![0; 1024];
         data[..16].fill(self.host);
         data[16..18].copy_from_slice(&cntlid.to_le_bytes());
@@ -65,7 +68,7 @@ impl Queue {
         entry[44] = 31;
         self.send(c, entry, &data);
         let (status, result) = self.answer(c).answer();
-        self.cntlid = result as u16;
+        (self.cntlid, self.must_authenticate) = (result as u16, result & 1 << 17 != 0);
         status
     }
 
@@ -202,7 +205,7 @@ impl Queue {
         c.deliver(self.link, &mut self.framer, &pdu);
     }
 
-    fn send(&mut self, c: &mut Cluster, mut entry: [u8; 64], data: &[u8]) {
+    pub(crate) fn send(&mut self, c: &mut Cluster, mut entry: [u8; 64], data: &[u8]) {
         self.cid += 1;
         entry[2..4].copy_from_slice(&self.cid.to_le_bytes());
         let mut pdu = vec![0; 8];

@@ -105,7 +105,7 @@ pub(crate) fn nothing_of_an_nvme_host_that_was_shut_out_comes_later() {
 }
 
 #[test]
-fn a_host_is_told_what_others_have_done_and_the_one_who_did_it_is_not() {
+fn other_hosts_are_notified_of_a_change_and_its_author_is_not() {
     let mut c = Cluster::ready();
     let (mut a_admin, mut a) = host(&mut c, 1);
     let mut a_second = Queue::admin_of(&mut c, 1);

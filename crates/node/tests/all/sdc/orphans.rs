@@ -57,7 +57,7 @@ fn a_write_that_was_sent_is_not_sent_again_after_its_connection_is_gone() {
 }
 
 #[test]
-fn a_client_that_is_cut_off_writes_nothing_an_hour_later_for_a_program_that_is_gone() {
+fn a_client_that_was_cut_off_writes_nothing_later_for_a_program_that_is_gone() {
     let mut c = Cluster::ready();
     let mut nbd = Client::attached(&mut c, &Limits::SHIPPED);
     c.hold = true;
@@ -98,7 +98,7 @@ fn impatient() -> Cluster {
 }
 
 #[test]
-fn what_takes_longer_than_the_user_allows_is_an_error_and_is_never_sent_again() {
+fn a_request_beyond_its_time_limit_is_an_error_and_is_never_sent_again() {
     let mut c = impatient();
     let mut nbd = Client::attached(&mut c, &Limits::SHIPPED);
     [Who::Server(1), Who::Server(2)].into_iter().for_each(|who| c.kill(who));
@@ -119,7 +119,7 @@ fn what_takes_longer_than_the_user_allows_is_an_error_and_is_never_sent_again() 
 }
 
 #[test]
-fn a_write_that_was_sent_and_took_too_long_lands_before_what_is_asked_later_or_never() {
+fn a_sent_write_beyond_its_time_limit_lands_before_later_requests_or_never() {
     let mut c = impatient();
     let mut nbd = Client::attached(&mut c, &Limits::SHIPPED);
     c.hold = true;
@@ -163,7 +163,7 @@ fn a_write_that_waits_for_space_waits_as_long_as_the_user_allows() {
 }
 
 #[test]
-fn what_finds_no_place_in_a_busy_client_has_the_same_time() {
+fn the_time_limit_covers_the_wait_for_a_place_in_a_busy_client() {
     let mut c = Cluster::new(Limits {
         answer_within: Duration::from_secs(5),
         sdc_requests: 4,
@@ -182,7 +182,7 @@ fn what_finds_no_place_in_a_busy_client_has_the_same_time() {
 }
 
 #[test]
-fn who_waits_for_the_place_of_what_took_too_long_gets_it() {
+fn a_request_beyond_its_time_limit_makes_room_for_the_next_one() {
     let mut c = Cluster::new(Limits {
         answer_within: Duration::from_secs(5),
         sdc_requests: 4,
@@ -259,7 +259,7 @@ fn a_write_that_waits_for_space_is_not_sent_after_its_program_has_withdrawn_it()
 }
 
 #[test]
-fn of_the_writes_that_wait_for_a_primary_those_that_are_withdrawn_are_never_sent() {
+fn withdrawn_writes_that_wait_for_a_primary_are_never_sent() {
     let mut c = Cluster::ready();
     [Who::Server(1), Who::Server(2)].into_iter().for_each(|who| c.kill(who));
     let mut nbd = Client::attached(&mut c, &Limits::SHIPPED);

@@ -89,8 +89,8 @@ pub(crate) fn nothing_of_a_host_that_was_shut_out_comes_later_and_others_notice_
     assert_eq!((b.answer(&mut c).result(), c.data[0]), (Ok(()), 0xbe));
 }
 
-/// The first map that this client sees has the host as it was before. Its requests have ended all
-/// the same: whoever has shut it out was told so in between.
+/// The first map that this client sees has the host with its former access. The host's requests end
+/// all the same, because the host that shut it out had its answer in between.
 #[test]
 pub(crate) fn nothing_of_a_host_that_was_shut_out_and_let_in_again_unseen_comes_later() {
     let mut c = Cluster::ready();
@@ -214,7 +214,7 @@ fn a_change_that_was_aborted_is_not_asked_for_any_more() {
 }
 
 #[test]
-fn what_is_read_is_fresh() {
+fn a_report_has_the_newest_table() {
     let mut c = Cluster::ready();
     let mut a = Host::attached(&mut c, 1);
     others(&mut c, &[]);
@@ -233,7 +233,7 @@ fn what_is_read_is_fresh() {
 }
 
 #[test]
-fn others_are_told_and_a_host_that_comes_later_is_bound_too() {
+fn other_hosts_are_notified_and_a_later_host_is_bound_too() {
     let mut c = Cluster::ready();
     let (mut a, mut b) = (Host::attached(&mut c, 1), Host::attached(&mut c, 2));
     register(&mut c, &mut a, 0xa);

@@ -60,7 +60,7 @@ impl Bench {
 }
 
 #[test]
-fn what_waits_for_a_client_that_is_cut_off_is_not_done_later() {
+fn waiting_operations_of_a_client_that_is_cut_off_are_dropped() {
     let mut b = Bench::new();
     let mdm = b.join_mdm(1);
     b.map(mdm, 1, &[3, 4]);
@@ -96,7 +96,7 @@ fn a_server_that_answers_no_hello_is_dialled_again() {
 
 /// Only the incarnation in the map counts as the replica: an older one must not grant in its name.
 #[test]
-fn an_older_life_of_a_device_is_no_member() {
+fn an_older_incarnation_of_a_device_is_refused() {
     for (life, is_it) in [(1, false), (2, true)] {
         let mut b = Bench::new();
         let mdm = b.join_mdm(1);
@@ -120,7 +120,7 @@ fn an_older_life_of_a_device_is_no_member() {
 /// Device 4 was the primary while a newer incarnation of client 5 wrote. Then this device becomes
 /// the primary, and its map has never had that incarnation.
 #[test]
-fn an_older_life_of_a_client_is_refused_by_who_only_has_what_the_newer_one_wrote() {
+fn an_older_client_process_is_refused_by_a_server_with_writes_of_the_newer_one() {
     let mut b = Bench::new();
     let mdm = b.join_mdm(1);
     b.map_led(mdm, 1, 4, &[3, 4]);
@@ -147,7 +147,7 @@ fn an_older_life_of_a_client_is_refused_by_who_only_has_what_the_newer_one_wrote
 
 /// The client has a newer incarnation, or was removed.
 #[test]
-fn a_client_is_refused_when_the_map_says_that_its_life_is_over() {
+fn a_client_is_refused_when_the_map_ends_its_incarnation() {
     for (sdc, all_sdcs) in [((5, 9), false), ((6, 8), true)] {
         let mut b = Bench::new();
         let mdm = b.join_mdm(1);

@@ -300,7 +300,7 @@ impl Bench {
 }
 
 #[test]
-fn a_link_to_an_earlier_life_of_the_mdm_is_given_up_when_the_present_one_welcomes() {
+fn a_link_to_an_earlier_mdm_process_is_closed_when_the_present_one_welcomes() {
     let mut b = Bench::new();
     let old = b.join_mdm(1);
     b.is_asked(7, 2, MDM);
@@ -380,7 +380,7 @@ fn an_mdm_at_a_new_address_is_followed_when_the_former_one_is_silent() {
 
 /// A claimant that is dialled and sends nothing, or something other than a welcome, is given up.
 #[test]
-fn claimants_that_welcome_nobody_change_nothing() {
+fn claimants_that_send_no_welcome_change_nothing() {
     let mut b = Bench::new();
     let mdm = b.join_mdm(1);
     let other = "10.0.0.2:7000";
@@ -409,7 +409,7 @@ fn claimants_that_welcome_nobody_change_nothing() {
 }
 
 #[test]
-fn of_claimants_that_nobody_has_named_the_newest_four_are_tried() {
+fn of_claimants_without_a_known_address_the_newest_four_are_tried() {
     let mut b = Bench::new();
     b.join_mdm(1);
     for host in 1..=9 {
@@ -479,7 +479,7 @@ impl Bench {
 }
 
 #[test]
-fn no_report_is_longer_than_a_stranger_may_send_and_then_only_an_mdm_is_believed() {
+fn reports_fit_the_limit_of_strangers_and_only_an_mdm_is_believed_afterwards() {
     let mut b = Bench::new();
     let mdm = b.join_mdm(1);
     let volume = |id: u32| VolumeInfo {
@@ -530,7 +530,7 @@ fn no_report_is_longer_than_a_stranger_may_send_and_then_only_an_mdm_is_believed
 }
 
 #[test]
-fn without_a_map_nobody_is_believed_and_a_lease_is_for_those_who_know_that_this_life_began() {
+fn without_a_map_no_peer_is_believed_and_leases_need_peers_that_know_this_incarnation() {
     let mut b = Bench::new();
     let mdm = b.join_mdm(1);
     let leader = b.says(Role::Sds, 4, 2, 1);
@@ -547,7 +547,7 @@ fn without_a_map_nobody_is_believed_and_a_lease_is_for_those_who_know_that_this_
 /// A hello in another process's name, with an incarnation that was never assigned, does not keep
 /// the rightful process out.
 #[test]
-fn a_life_that_no_map_names_is_not_believed() {
+fn an_incarnation_that_no_map_names_is_not_believed() {
     for (role, id, life) in [(Role::Sdc, 1, 5), (Role::Sds, 4, 2)] {
         let mut b = Bench::new();
         let mdm = b.join_mdm(1);

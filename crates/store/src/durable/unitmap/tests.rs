@@ -320,7 +320,7 @@ fn a_full_map_of_a_tebibyte_in_numbers() {
 }
 
 #[test]
-fn a_tebibyte_takes_less_than_236_mib() {
+fn the_unit_map_of_a_tebibyte_takes_less_than_236_mib() {
     let slots = 1 << 24;
     let map = UnitMap::new(slots, None);
     let bytes = map.owner.len() * 4

@@ -1,4 +1,4 @@
-//! What a device has to hold: a flat model of content, valid blocks and write metadata.
+//! The expected content of a device: a flat model of data, valid blocks and write metadata.
 //!
 //! Each sector holds the number of the write that wrote it and its own address, or zeros.
 
@@ -59,7 +59,7 @@ impl Unit {
     }
 }
 
-/// What a group has to remember.
+/// The expected record of a group.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Record {
     pub acted: Epoch,

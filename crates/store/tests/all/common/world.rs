@@ -103,7 +103,7 @@ pub(crate) struct World {
     pub unreadable: (Range<u64>, u32),
     /// Largest number of buffer bytes in use during the last mount.
     pub most_used: usize,
-    /// What the store has reported.
+    /// The reports of the store.
     pub notes: Vec<Note>,
 }
 

@@ -105,7 +105,7 @@ fn a_write_takes_all_three_ways() {
 }
 
 #[test]
-fn whole_sectors_go_on_as_they_come() {
+fn whole_sectors_are_written_as_they_arrive() {
     let mut rig = Rig::full(&Limits::SHIPPED, &[]);
     rig.serves = false;
     let data = pattern(8192);
@@ -124,7 +124,7 @@ fn whole_sectors_go_on_as_they_come() {
 }
 
 #[test]
-fn what_was_announced_and_what_moves_differ_by_the_residual() {
+fn the_residual_is_the_difference_between_announced_and_moved_bytes() {
     for (blocks, expected, moves, residual) in
         [(1, 0, 0, 512), (1, 10000, 512, -9488), (1, 200, 200, 312), (2, 512, 512, 512)]
     {

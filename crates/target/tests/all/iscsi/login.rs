@@ -260,7 +260,7 @@ fn challenged() -> Rig {
 }
 
 #[test]
-fn who_knows_the_secret_gets_in() {
+fn a_host_with_the_right_secret_logs_in() {
     let mut rig = challenged();
     rig.send(Request::login(0x81, &[("CHAP_N", "u"), ("CHAP_R", RIGHT)]));
     let answer = rig.answer();
@@ -294,7 +294,7 @@ fn the_target_shows_its_own_secret_too() {
 }
 
 #[test]
-fn who_does_not_know_the_secret_stays_out_and_harms_nobody() {
+fn a_host_with_a_wrong_secret_is_refused_and_harms_no_other() {
     let reflected = format!("0x{}", "09".repeat(32));
     let proof = [("CHAP_N", "u"), ("CHAP_R", RIGHT)];
     let reflection = [&proof[..], &[("CHAP_I", "1"), ("CHAP_C", &reflected)]].concat();
@@ -330,7 +330,7 @@ fn who_does_not_know_the_secret_stays_out_and_harms_nobody() {
 }
 
 #[test]
-fn before_the_proof_nobody_learns_of_volumes() {
+fn volumes_are_not_listed_before_authentication() {
     let other = ("TargetName", "iqn.2026-11.io.github.gabion:1.8");
     let answers = [T, other].map(|target| {
         let mut rig = rig();

@@ -312,7 +312,7 @@ fn a_host_that_comes_back_hears_what_it_was_not_told() {
 }
 
 #[test]
-fn changes_of_a_volume_are_told() {
+fn changes_of_a_volume_are_reported() {
     let mut rig = full();
     let unit = target::scsi::Unit { size: SIZE as u64 / 2, ..rig.hosts.unit.clone() };
     rig.call(|session, _, _, _| session.changed(unit));

@@ -1,4 +1,4 @@
-//! What ends a connection, what is rejected, and what is dropped.
+//! PDUs that end a connection, PDUs that are rejected, and PDUs that are dropped.
 
 use super::initiator::*;
 use super::rig::*;
@@ -114,7 +114,7 @@ fn wrong_data_ends_the_connection() {
     }
 }
 
-/// What libiscsi's `iSCSIDataSnInvalid` sends, before the R2T and after it.
+/// The data that libiscsi's `iSCSIDataSnInvalid` sends, before the R2T and after it.
 #[test]
 fn a_wrong_number_of_data_fails_its_command_and_no_other() {
     const LOST: (u8, Option<(u8, u8, u8)>) = (2, Some((0xb, 0x47, 5)));
@@ -214,7 +214,7 @@ fn wrong_digests_end_the_connection() {
 }
 
 #[test]
-fn what_we_do_not_know_is_rejected_with_its_reason() {
+fn unknown_pdus_are_rejected_with_a_reason() {
     let mut rig = full();
     let long = Request { ahs: vec![7; 80], ..Request::command(5, 0x80, 0, &[0; 16]) };
     for (reason, request) in [

@@ -46,7 +46,7 @@ fn anything() -> impl Strategy<Value = Request> {
     )
 }
 
-/// What happens besides what an initiator sends.
+/// The events besides the PDUs of an initiator.
 #[derive(Clone, Debug)]
 enum Event {
     Serve(Index),
@@ -179,10 +179,10 @@ proptest! {
         prop_assert_eq!(rig.pool.used(), 0);
     }
 
-    /// Whatever fails of a write, and in whatever order: the piece with the lowest offset decides,
-    /// so everything before the block that the sense data names is written.
+    /// Pieces of a write may fail in any order. The failed piece with the lowest offset decides, so
+    /// everything before the block that the sense data names is written.
     #[test]
-    fn what_lies_before_the_named_block_is_written(
+    fn blocks_before_the_reported_one_are_written(
         fails in vec(prop_oneof![
             3 => Just(None),
             1 => Just(Some((BlockError::Media, (2, Some((3, 0x0c, 0)))))),

@@ -18,7 +18,7 @@ pub(crate) const HOST: &str = "iqn.1993-08.org.debian:01:host";
 /// Our challenge is bytes 1 and following.
 pub(crate) const SECRET: [u8; 33] = [9; 33];
 
-/// What the gateway knows.
+/// The gateway's knowledge.
 #[derive(Clone)]
 pub(crate) struct Hosts {
     pub unit: Unit,
@@ -122,7 +122,7 @@ pub(crate) struct Rig {
     pub told: Vec<Told>,
     /// Requests are done at once.
     pub serves: bool,
-    /// What was agreed about digests.
+    /// The negotiated digests.
     pub digests: (bool, bool),
     pub cmd_sn: u32,
     sent: Vec<u8>,

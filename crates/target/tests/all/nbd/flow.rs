@@ -169,7 +169,7 @@ fn writes_that_wait_for_space_leave_the_window_to_others() {
 }
 
 #[test]
-fn not_without_end_do_writes_wait_for_space() {
+fn writes_do_not_wait_for_space_without_limit() {
     let mut rig = Rig::serving(false, &Limits::TEST_MIN);
     let mut asked = 0;
     while rig.told().is_empty() {
@@ -184,7 +184,7 @@ fn not_without_end_do_writes_wait_for_space() {
 
 /// Eight times `nbd_payload`, which is 256 MiB as shipped.
 #[test]
-fn so_many_bytes_of_writes_wait_for_space_and_no_more() {
+fn bytes_of_writes_that_wait_for_space_are_bounded() {
     let limits = Limits { nbd_payload: 4096, ..Limits::TEST_MIN };
     let mut rig = Rig::serving(false, &limits);
     let most = 8 * u64::from(limits.nbd_payload);

@@ -1,4 +1,4 @@
-//! What a host is told of the controller and of namespaces: Identify, and features.
+//! Information for a host about the controller and its namespaces: Identify, and features.
 
 use super::host::*;
 use super::rig::*;
@@ -134,8 +134,7 @@ fn a_namespace_has_its_size_and_its_ids() {
             (128, 4, 9 << 16),        // blocks of 512 bytes, no metadata
         ],
     );
-    let nguid: [u8; 16] = page[104..120].try_into().unwrap();
-    assert_eq!(ident::ids_of_nguid(&nguid), Some((CLUSTER, VolumeId(7))));
+    assert_eq!(page[104..120], ident::nguid(CLUSTER, VolumeId(7)));
     rig.hosts.seven().read_only = true;
     assert_eq!(rig.fetch(&Command::identify(1, 0x00, 7))[99], 1);
     assert!(rig.fetch(&Command::identify(1, 0x00, 8)).iter().all(|byte| *byte == 0), "not there");

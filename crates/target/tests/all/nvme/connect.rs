@@ -121,7 +121,6 @@ fn properties_say_what_the_controller_can_do() {
         assert_eq!(get(offset, size).0, 0x4002, "{offset}");
     }
     assert_eq!(rig.result(&Command::property_set(3, 0x1c, 0)).0, 0x4002);
-    assert_eq!(rig.result(&Command::fabrics(0x05, 3)).0, 0x4001, "no in-band authentication");
 }
 
 fn status(rig: &mut Rig) -> u32 {

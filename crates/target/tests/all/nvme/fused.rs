@@ -209,7 +209,7 @@ fn damaged_data_fails_both_when_all_data_has_come() {
     assert_eq!(answers(&mut rig), [(1, 0x0022), (2, FAILED)]);
 }
 
-/// What is done is reported as done: else the host would not know that it has a lock.
+/// A completed write is reported as done. Otherwise the host would not know that it has a lock.
 #[test]
 fn a_host_that_is_shut_out_or_fenced_knows_what_was_done() {
     let shut = |rig: &mut Rig| {

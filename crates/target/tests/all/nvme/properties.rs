@@ -54,7 +54,7 @@ fn command() -> impl Strategy<Value = Command> {
     )
 }
 
-/// What happens besides commands.
+/// The events besides commands.
 #[derive(Clone, Debug)]
 enum Event {
     Serve(usize),

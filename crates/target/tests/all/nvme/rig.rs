@@ -7,7 +7,9 @@ use base::{ClusterId, Limits, VolumeId};
 use seam::{BlockError, BlockKind, BlockRequest, BufPool};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use target::nvme::{Controller, Namespace, NvmeFramer, Opening, Path, Session, Subsystem};
+use target::nvme::{
+    Controller, Key, Keys, Namespace, NvmeFramer, Opening, Path, Seed, Session, Subsystem,
+};
 use target::reserve::Access;
 use target::{Action, Asked, Cleared, Question, ident};
 
@@ -18,7 +20,7 @@ pub(crate) const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
 pub(crate) const HOST_ID: u8 = 0x42;
 pub(crate) const CNTLID: u16 = 0x205;
 
-/// What the gateway knows.
+/// The gateway's knowledge.
 #[derive(Clone)]
 pub(crate) struct Hosts {
     pub namespaces: BTreeMap<u32, Namespace>,
@@ -26,6 +28,8 @@ pub(crate) struct Hosts {
     pub queues: Vec<(u16, u16)>,
     pub busy: bool,
     pub version: u64,
+    /// The key of [`HOST`], and ours.
+    pub keys: Option<(Key, Option<Key>)>,
 }
 
 impl Hosts {
@@ -36,6 +40,7 @@ impl Hosts {
             queues: Vec::new(),
             busy: false,
             version: 5,
+            keys: None,
         };
         hosts.add(7, SIZE as u64);
         hosts
@@ -83,6 +88,11 @@ impl Subsystem for Hosts {
 
     fn admits(&self, host: &str, _: &[u8; 16]) -> bool {
         host == HOST
+    }
+
+    fn keys(&self, host: &str) -> Option<Keys<'_>> {
+        let (key, own) = self.keys.as_ref().filter(|_| host == HOST)?;
+        Some(Keys { host: key, own: own.as_ref() })
     }
 
     fn is_busy(&self) -> bool {
@@ -141,7 +151,7 @@ impl Rig {
     /// Creates a connection that was just accepted.
     pub(crate) fn new(limits: &Limits) -> Rig {
         Rig {
-            session: Session::new(limits, Opening { cntlid: CNTLID }),
+            session: Session::new(limits, Opening { cntlid: CNTLID, seed: Seed([9; 32]) }),
             input: Input::new(NvmeFramer::new(limits)),
             pool: BufPool::new(1 << 20),
             hosts: Hosts::new(),

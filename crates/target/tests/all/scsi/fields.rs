@@ -255,7 +255,7 @@ fn forms_of_one_command_go_with_service_actions() {
 }
 
 #[test]
-fn what_the_owner_cannot_do_does_not_exist() {
+fn unsupported_functions_of_the_volume_are_not_offered() {
     let mut plain = unit(Format::Native512);
     plain.reservations = false;
     let mut rig = Rig::fresh(plain);

@@ -1,5 +1,5 @@
-//! What stands in a command's way, and in which order: units, attentions, paths, reservations,
-//! write protection.
+//! Conditions that stop a command, in their order: units, attentions, paths, reservations, write
+//! protection.
 
 use super::rig::*;
 use target::reserve::Access;
@@ -32,7 +32,7 @@ fn only_lun_0_exists() {
 }
 
 #[test]
-fn attentions_are_told_once_and_in_order() {
+fn attentions_are_reported_once_and_in_order() {
     let mut rig = Rig::fresh(unit(Format::Native512));
     let device = &mut rig.hosts[0].1;
     device.attention(Attention::Reset);
@@ -69,7 +69,7 @@ fn attentions_are_told_once_and_in_order() {
 }
 
 #[test]
-fn changes_of_the_volume_are_told() {
+fn changes_of_the_volume_are_reported() {
     let mut rig = Rig::new(Format::Native512);
     let mut now = unit(Format::Native512);
     let mut tells = |now: &Unit| {

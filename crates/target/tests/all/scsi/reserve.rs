@@ -221,7 +221,7 @@ proptest! {
                 }
                 let (old, since) = (before.since(&who), table.since(&who));
                 prop_assert!((*lost).max(old) <= since && since <= generation, "{change:?}");
-                // Who stays registered notices nothing of what happens to others.
+                // A host that stays registered does not notice changes of others.
                 let stays = before.find(&who).is_some() && table.find(&who).is_some();
                 if stays && *lost < generation {
                     prop_assert_eq!(since, old, "{:?}", change);
@@ -267,7 +267,7 @@ fn registered(hosts: &[(u8, u64)]) -> Table {
 }
 
 #[test]
-fn others_are_told_what_happened_to_them() {
+fn hosts_that_lose_access_are_notified() {
     let told = |table: &Table, who: u8, change: Change, to: u8| {
         let mut after = table.clone();
         step(&mut after, &host(who), &change, 128).expect("is done");

@@ -26,7 +26,7 @@ pub(crate) fn unit(format: Format) -> Unit {
     }
 }
 
-/// What a host gets.
+/// The answer that a host gets.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Told {
     pub status: Status,

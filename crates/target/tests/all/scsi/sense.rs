@@ -68,7 +68,7 @@ fn outcomes_are_called_as_the_table_says() {
 
 /// These are for a session that waits for the volume: hosts repeat the command on each of them.
 #[test]
-fn what_heals_is_called_not_ready() {
+fn temporary_failures_are_reported_as_not_ready() {
     let waits = [Sense::NO_PRIMARY, Sense::NO_SPACE_YET, Sense::TRANSITION, Sense::STANDBY];
     let told = waits.map(|sense| (sense.key, sense.asc, sense.ascq));
     assert_eq!(told, [(2, 4, 0x01), (2, 4, 0x14), (2, 4, 0x0a), (2, 4, 0x0b)]);

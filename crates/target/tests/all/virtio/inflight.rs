@@ -54,7 +54,7 @@ fn driver() -> Driver {
 }
 
 #[test]
-fn what_was_begun_is_found_in_its_order() {
+fn requests_under_way_are_found_in_their_order() {
     let mut driver = driver();
     let (mut device, redo) = Device::start(&driver).unwrap();
     assert_eq!(redo, []);
@@ -113,7 +113,7 @@ fn a_crash_at_any_write_loses_no_request_and_repeats_none_that_was_given_back() 
 }
 
 #[test]
-fn notes_of_another_size_are_begun_anew_and_hostile_ones_harm_nobody() {
+fn records_of_another_size_are_reset_and_hostile_ones_are_harmless() {
     let driver = driver();
     let (mut device, _) = Device::start(&driver).unwrap();
     device.inflight.begins(&driver.ram, 1).unwrap();
@@ -130,7 +130,7 @@ fn notes_of_another_size_are_begun_anew_and_hostile_ones_harm_nobody() {
 }
 
 #[test]
-fn what_the_driver_has_forgotten_is_not_found() {
+fn requests_that_the_driver_has_reset_are_not_found() {
     let mut driver = driver();
     let (mut device, _) = Device::start(&driver).unwrap();
     for head in [1, 3] {

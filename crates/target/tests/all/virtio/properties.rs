@@ -68,10 +68,10 @@ proptest! {
         }
     }
 
-    /// Whatever is in memory: nothing panics, nothing outside of the regions is reached, and no
-    /// more is under way than a queue holds.
+    /// With any content of the memory: nothing panics, nothing outside of the regions is reached,
+    /// and no more is under way than a queue holds.
     #[test]
-    fn hostile_memory_harms_nobody(
+    fn hostile_memory_is_harmless(
         bytes in proptest::collection::vec(any::<u8>(), 1..2000),
         next: u16,
         event_idx: bool,

@@ -8,7 +8,7 @@ fn pop(driver: &Driver, queue: &mut Queue) -> Result<Option<u16>, Broken> {
 }
 
 #[test]
-fn what_is_offered_is_taken_once_and_given_back_in_any_order() {
+fn buffers_are_taken_once_and_returned_in_any_order() {
     let mut driver = Driver::new(4);
     let mut queue = driver.queue(false);
     for head in 0..4 {
@@ -181,7 +181,7 @@ fn an_indirect_table_may_have_all_parts_of_a_request_also_in_a_small_queue() {
 /// The first address of the second region, whose neighbour is the first region.
 const BORDER: u64 = 0x1_1000;
 
-/// What is one range for the guest may be two regions for its monitor.
+/// One range of the guest may be two regions of its monitor.
 #[test]
 fn a_part_may_reach_from_one_region_into_the_next() {
     let mut driver = Driver::new(4);
@@ -224,7 +224,7 @@ fn cut(driver: &mut Driver, parts: u16, len: u32) -> Result<Option<u16>, Broken>
 }
 
 #[test]
-fn every_part_of_the_longest_request_may_reach_into_two_regions_and_no_chain_has_more_segments() {
+fn the_longest_request_may_cross_a_region_in_every_part_and_no_chain_has_more_segments() {
     let mut small = Driver::new(4);
     assert_eq!(cut(&mut small, SEGMENTS, 512), Ok(Some(0)));
     // In a larger queue a chain may have as many segments as the queue has descriptors.

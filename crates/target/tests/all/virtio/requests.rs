@@ -1,4 +1,4 @@
-//! What requests ask for, and what is refused.
+//! The meaning of requests, and the requests that are refused.
 
 use super::rig::{DATA, DISK, Driver};
 use target::virtio::config::{TRANSFER, ZEROS};
@@ -53,7 +53,7 @@ fn ranges_that_are_freed_or_zeroed_are_told_apart() {
 }
 
 #[test]
-fn what_does_not_fit_the_disk_fails_with_a_status() {
+fn requests_beyond_the_disk_fail_with_a_status() {
     let mut driver = Driver::new(8);
     let failed = Ask::Answered(Status::IoError);
     let cases = [

@@ -10,11 +10,11 @@ use target::iscsi::Nexus;
 use target::scsi::Device;
 
 /// The most remembered sessions: about 600 bytes each.
-const MOST: usize = 1024;
+pub(super) const MOST: usize = 1024;
 
 /// Ended sessions, the oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Former {
+pub(super) struct PastSessions {
     list: VecDeque<(Nexus, Device)>,
 }
 
@@ -23,7 +23,7 @@ fn is_same(a: &Nexus, b: &Nexus) -> bool {
     (a.isid, a.volume) == (b.isid, b.volume) && a.initiator == b.initiator
 }
 
-impl Former {
+impl PastSessions {
     /// Adds the state that the host of a session was told.
     pub(super) fn add(&mut self, nexus: Nexus, device: &Device) {
         drop(self.take(&nexus));
@@ -31,11 +31,17 @@ impl Former {
             self.list.pop_front();
         }
         self.list.push_back((nexus, device.clone()));
+        assert!(self.list.len() <= MOST, "a bounded number of sessions is remembered");
+    }
+
+    /// Returns the number of remembered sessions.
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
     }
 
     /// Removes and returns the state that this host was told in its previous session.
     pub(super) fn take(&mut self, nexus: &Nexus) -> Option<Device> {
-        let at = self.list.iter().position(|(former, _)| is_same(former, nexus))?;
+        let at = self.list.iter().position(|(past, _)| is_same(past, nexus))?;
         self.list.remove(at).map(|(_, device)| device)
     }
 }
