@@ -107,8 +107,8 @@ impl Guest {
         Ok(())
     }
 
-    /// Boots it. It runs this shell script, which may use the functions above, and powers off at the
-    /// end.
+    /// Boots it. It runs this shell script, which may use the functions above, and powers off at
+    /// the end.
     pub fn boot(&self, script: &str) -> Result<Running> {
         self.boot_with(script, &[])
     }

@@ -170,10 +170,11 @@ fn go_attaches_and_names_what_is_read_only() {
     let mut rig = Rig::haggling();
     rig.volumes = Volumes(vec![(1, 1 << 20, false, "a"), (2, (16 << 20) + 100, true, "b")]);
     let reply = rig.ask(&option(NBD_OPT_GO, &info(b"b", &[2])));
+    const UUID: &[u8] = b"01234567-89ab-8cde-bc00-000000000002";
     let expected = [
         // Neither trim nor zeroing; without the last 100 bytes, which do not fill a sector.
         option_reply(7, 3, &export_info(0x010f)),
-        option_reply(7, 3, &[hex("0002"), text("01234567-89ab-8cde-bc00-000000000002")].concat()),
+        option_reply(7, 3, &[hex("0002"), UUID.to_vec()].concat()),
         option_reply(7, 3, &hex(SIZES)),
         ack(7),
     ];
