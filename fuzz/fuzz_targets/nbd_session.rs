@@ -11,7 +11,7 @@
 
 mod cut;
 
-use base::{Limits, VolumeId};
+use base::{ClusterId, Limits, VolumeId};
 use cut::{Script, Step, cut};
 use libfuzzer_sys::fuzz_target;
 use seam::{BlockError, BlockKind, BlockRequest, BufPool};
@@ -34,8 +34,8 @@ impl Exports for Volumes {
     fn each<'a>(&'a self, visit: &mut dyn FnMut(Export<'a>)) {
         for (i, name) in ["a", "b"].into_iter().enumerate().take(self.0 as usize) {
             let (volume, size, access) = (VolumeId(i as u32 + 1), 16 << 20, Access::FULL);
-            let (read_only, description) = (i == 1, "words");
-            visit(Export { volume, size, read_only, access, name, description });
+            let (cluster, read_only) = (ClusterId(1), i == 1);
+            visit(Export { cluster, volume, size, read_only, access, name });
         }
     }
 }

@@ -15,6 +15,7 @@ pub(crate) const SYSTEM: &[Tool] = &[
     ("gcc", "gcc"),
     ("make", "make"),
     ("dpkg-source", "dpkg-dev"),
+    ("strip", "binutils"),
     ("nbdinfo", "libnbd-bin"),
     ("nbdcopy", "libnbd-bin"),
     ("nbdkit", "nbdkit"),

@@ -1,11 +1,12 @@
 //! `gabion attach`: makes a volume a block device of this machine, and optionally mounts it.
 
-use crate::content::{self, Fs, Step};
+use crate::content::{self, Content, Fs, Step};
 use crate::list::{self, Attached};
+use crate::local::{self, Served};
 use crate::persist::{self, Lasting};
 use crate::record::{Place, Record};
 use crate::ways::{self, NotTaken, Via};
-use crate::{block, detach};
+use crate::{block, detach, nbd, nvme, serving};
 use admin::exit::{Exit, coded};
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -14,13 +15,7 @@ use fleet::target::Target;
 use fleet::{eprintln, println};
 use serde::Serialize;
 use std::fs::{self, File};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-
-/// How long the serving process may take until it serves the volume.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Options of `gabion attach`.
 #[derive(Args, Debug)]
@@ -53,7 +48,9 @@ pub struct AttachArgs {
     /// With --fs: destroy what the volume holds, if that isn't this file system
     #[arg(long, requires = "fs")]
     yes: bool,
-    /// The client's name, where volumes are mapped by name [default: HOST-mount-N]
+    /// The client's name, where volumes are mapped by name: for nvme and nbd, the data client of
+    /// this machine that serves it [default: any]; for fuse, the one that is made [default:
+    /// HOST-mount-N]
     #[arg(long, value_name = "SDC")]
     client: Option<String>,
     /// List the volumes that are attached to this machine
@@ -92,18 +89,34 @@ pub fn run(target: &Target, args: &AttachArgs) -> Result<Exit> {
         bail!("a volume called `{name}` can't be a file: rename it with `gabion volume rename`");
     }
     block::need_root("attach")?;
-    let (via, not_taken) = ways::choose(args.via)?;
     let at = args.at.as_deref().map(mount_point).transpose()?;
     let place = Place::take(name)?;
-    if let Err(error) = make(target, args, &place, via, at.as_deref()) {
-        if let Err(left) = detach::take_down(&place) {
-            eprintln!("warning: a part is left; `gabion detach {name}` removes it: {left:#}");
+    let mut new = New { target, args, place: &place, served: None };
+    let made = new.open().and_then(|(record, not_taken)| {
+        new.mount(&record, at.as_deref())?;
+        Ok((record, not_taken))
+    });
+    let (record, not_taken) = match made {
+        Ok(made) => made,
+        Err(error) => {
+            if let Err(left) = detach::take_down(&place) {
+                eprintln!("warning: a part is left; `gabion detach {name}` removes it: {left:#}");
+            }
+            return Err(error);
         }
-        return Err(error);
-    }
+    };
     let attached = Attached::of(&place)?.context("it was attached a moment ago")?;
     let lasting = match args.persist {
-        true => Some(persist::install(&args.root, &lasting(target, args, name, at.as_deref())?)?),
+        true => {
+            let lasting = Lasting {
+                volume: name,
+                mdm: mdms(target)?,
+                via: &record.via,
+                client: args.client.as_deref(),
+                at: at.as_deref(),
+            };
+            Some(persist::install(&args.root, &lasting)?)
+        }
         false => None,
     };
     if args.json {
@@ -134,103 +147,115 @@ fn mount_point(at: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Makes the device, and mounts it.
-fn make(
-    target: &Target,
-    args: &AttachArgs,
-    place: &Place,
-    via: Via,
-    at: Option<&Path>,
-) -> Result<()> {
-    serve(target, args, place)?;
-    let file = place.file();
-    let read_only = fs::metadata(&file).context("the volume's file")?.permissions().readonly();
-    let step = match (args.fs, at) {
-        (None, None) => Step::Leave,
-        (fs, at) => {
-            let content = content::look(&File::open(&file).context("can't open the volume")?)?;
-            content::decide(&place.name, content, fs, at.is_some(), args.yes)?
-        }
-    };
-    if read_only && matches!(step, Step::Make { .. }) {
-        bail!(
-            "{} is mapped to this client for reading only: no file system can be made",
-            place.name
-        );
-    }
-    let device = block::make_loop(&file, read_only)?;
-    let record = Record { via: via.name().to_owned(), device, read_only };
-    place.keep(&record)?;
-    let device = &record.device;
-    let fs = match step {
-        Step::Leave => return Ok(()),
-        Step::Make { fs, over } => {
-            block::make_fs(device, fs, over)?;
-            fs.name()
-        }
-        Step::Use(fs) => fs,
-    };
-    at.map_or(Ok(()), |at| block::mount(device, fs, at, read_only))
+/// A volume that is being attached.
+struct New<'a> {
+    target: &'a Target,
+    args: &'a AttachArgs,
+    place: &'a Place,
+    /// Where data clients of this machine serve it, once that was asked.
+    served: Option<Served>,
 }
 
-/// Starts the process that serves the volume. Returns when the volume's file exists.
-fn serve(target: &Target, args: &AttachArgs, place: &Place) -> Result<()> {
-    let log = files::log(&place.log()).context("can't make a log")?;
-    let mut command = Command::new(std::env::current_exe().context("this binary can't be found")?);
-    command.arg("mount").arg(place.volumes()).args(["--volume", &place.name]);
-    command.args(["--mdm", &mdms(target)?]).arg("--pid-file").arg(place.pid_file());
-    command.args(args.client.iter().flat_map(|client| ["--client", client]));
-    command.current_dir("/").stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-    let mut child = command.process_group(0).spawn().context("can't start `gabion mount`")?;
-    match wait(place, &mut child) {
-        Ok(()) => Ok(()),
-        Err(error) => {
-            // An error means that the process has ended already.
-            let _ = child.kill();
-            let _ = child.wait();
-            Err(error)
-        }
+impl New<'_> {
+    /// Makes a device with the best method that works.
+    fn open(&mut self) -> Result<(Record, Vec<NotTaken>)> {
+        let (record, not_taken) = ways::take(self.args.via, |via| {
+            self.open_by(via).inspect_err(|_| {
+                if let Err(left) = detach::undo(self.place) {
+                    eprintln!("warning: a part of the attempt by {} is left: {left:#}", via.name());
+                }
+            })
+        })?;
+        self.place.keep(&record)?;
+        Ok((record, not_taken))
     }
-}
 
-fn wait(place: &Place, child: &mut Child) -> Result<()> {
-    let until = Instant::now() + PATIENCE;
-    while place.process().is_none() || !place.file().exists() {
-        if child.try_wait().context("the serving process")?.is_some() {
-            let log = fs::read_to_string(place.log()).unwrap_or_default();
-            let last = log.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
-            bail!("{}", last.strip_prefix("error: ").unwrap_or(last));
-        }
-        if Instant::now() > until {
-            bail!(
-                "{} was not served within {PATIENCE:?}: `gabion status` shows the cluster's state",
-                place.name
-            );
-        }
-        std::thread::sleep(Duration::from_millis(5));
+    fn open_by(&mut self, via: Via) -> Result<Record> {
+        let (mut connection, mut read_only) = (None, None);
+        let device = match via {
+            Via::Ublk => bail!("this version of gabion can't do it"),
+            Via::Nvme => {
+                let (device, made) = nvme::attach(self.served()?)?;
+                connection = Some(made);
+                device
+            }
+            Via::Nbd => nbd::attach(self.place, self.served()?)?,
+            Via::Fuse => {
+                self.mount_file()?;
+                let file = self.place.file();
+                let rights = fs::metadata(&file).context("the volume's file")?.permissions();
+                read_only = Some(rights.readonly());
+                block::make_loop(&file, rights.readonly())?
+            }
+        };
+        let read_only = read_only.unwrap_or_else(|| block::is_read_only(&device));
+        Ok(Record { via: via.name().to_owned(), device, read_only, connection })
     }
-    Ok(())
+
+    /// Returns where data clients of this machine serve the volume.
+    fn served(&mut self) -> Result<&Served> {
+        if self.served.is_none() {
+            let client = self.args.client.as_deref();
+            self.served = Some(local::find(self.target, &self.place.name, client)?);
+        }
+        self.served.as_ref().context("it was asked for just now")
+    }
+
+    /// Starts the process that serves the volume as a file.
+    fn mount_file(&self) -> Result<()> {
+        let (volumes, mdm) = (self.place.volumes(), mdms(self.target)?);
+        let volumes = volumes.to_str().context("a folder's path is text")?;
+        let mut all = vec!["mount", volumes, "--volume", &self.place.name, "--mdm", &mdm];
+        all.extend(self.args.client.iter().flat_map(|client| ["--client", client]));
+        serving::start(self.place, &all, || self.place.file().exists())
+    }
+
+    /// Makes the file system, if that was asked for, and mounts it.
+    fn mount(&self, record: &Record, at: Option<&Path>) -> Result<()> {
+        let args = self.args;
+        let step = match (args.fs, at) {
+            (None, None) => Step::Leave,
+            (fs, at) => {
+                let content = self.content(record)?;
+                content::decide(&self.place.name, content, fs, at.is_some(), args.yes)?
+            }
+        };
+        let device = &record.device;
+        let fs = match step {
+            Step::Leave => return Ok(()),
+            Step::Make { .. } if record.read_only => bail!(
+                "{} is mapped to this client for reading only: no file system can be made",
+                self.place.name
+            ),
+            Step::Make { fs, over } => {
+                block::make_fs(device, fs, over)?;
+                fs.name()
+            }
+            Step::Use(fs) => fs,
+        };
+        at.map_or(Ok(()), |at| block::mount(device, fs, at, record.read_only))
+    }
+
+    /// Detects the content of the volume.
+    fn content(&self, record: &Record) -> Result<Content> {
+        let open = |path: &Path| {
+            File::open(path).with_context(|| format!("can't open {}", path.display()))
+        };
+        if record.via == Via::Fuse.name() {
+            return content::look_with_holes(&open(&self.place.file())?);
+        }
+        let device = open(&record.device)?;
+        // A block device does not tell which ranges hold data.
+        match self.served.as_ref().and_then(nbd::allocation) {
+            Some(mut allocation) => content::look(&device, |from| allocation.first_data(from)),
+            None => content::look(&device, |from| Ok(Some(from))),
+        }
+    }
 }
 
 fn mdms(target: &Target) -> Result<String> {
     let all: Vec<String> = target.mdms()?.iter().map(ToString::to_string).collect();
     Ok(all.join(","))
-}
-
-/// Describes the attachment for the next start of the machine.
-fn lasting<'a>(
-    target: &Target,
-    args: &'a AttachArgs,
-    name: &'a str,
-    at: Option<&'a Path>,
-) -> Result<Lasting<'a>> {
-    Ok(Lasting {
-        volume: name,
-        mdm: mdms(target)?,
-        via: args.via.map(Via::name),
-        client: args.client.as_deref(),
-        at,
-    })
 }
 
 /// Describes the result, for people.

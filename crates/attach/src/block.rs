@@ -2,10 +2,13 @@
 
 use crate::content::Fs;
 use anyhow::{Context, Result, bail};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use std::ffi::OsStr;
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -45,6 +48,23 @@ pub(crate) fn tool<S: AsRef<OsStr>>(
     Ok(String::from_utf8_lossy(&out.stdout).trim().to_owned())
 }
 
+/// Writes a setting of the kernel.
+pub(crate) fn set(file: &Path, value: &str) -> std::io::Result<()> {
+    fs::File::options().write(true).open(file)?.write_all(value.as_bytes())
+}
+
+/// Waits until a condition is true. Returns false if that takes too long.
+pub(crate) fn wait(limit: Duration, mut is_true: impl FnMut() -> bool) -> bool {
+    let until = Instant::now() + limit;
+    while !is_true() {
+        if Instant::now() > until {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
 /// Makes a loop device of a file, with direct I/O, and returns its path.
 pub(crate) fn make_loop(file: &Path, read_only: bool) -> Result<PathBuf> {
     let mut args: Vec<&OsStr> = ["--find", "--show", "--direct-io=on"].map(OsStr::new).into();
@@ -69,14 +89,23 @@ pub(crate) fn drop_loop(device: &Path) -> Result<bool> {
         return Ok(true);
     }
     tool("losetup", "util-linux", [OsStr::new("--detach"), device.as_os_str()])?;
-    let until = Instant::now() + GOING;
-    while backing.exists() {
-        if Instant::now() > until {
-            return Ok(false);
-        }
-        std::thread::sleep(Duration::from_millis(5));
+    Ok(wait(GOING, || !backing.exists()))
+}
+
+/// Opens a device so that nobody else can mount it or build on it meanwhile. Returns `None` if it
+/// is mounted, also in another mount namespace, or built on.
+pub(crate) fn claim(device: &Path) -> Result<Option<OwnedFd>> {
+    let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
+    match rustix::fs::open(device, flags, Mode::empty()) {
+        Ok(claim) => Ok(Some(claim)),
+        Err(Errno::BUSY) => Ok(None),
+        Err(why) => Err(why).with_context(|| format!("can't open {}", device.display())),
     }
-    Ok(true)
+}
+
+/// Returns true if a device can only be read.
+pub(crate) fn is_read_only(device: &Path) -> bool {
+    fs::read_to_string(sys(device).join("ro")).is_ok_and(|text| text.trim() == "1")
 }
 
 /// Returns the file behind a loop device, if it is one.
@@ -92,7 +121,7 @@ pub(crate) fn on_top(device: &Path) -> Vec<String> {
 }
 
 /// Returns the folder in which the kernel describes a block device.
-fn sys(device: &Path) -> PathBuf {
+pub(crate) fn sys(device: &Path) -> PathBuf {
     Path::new("/sys/block").join(device.file_name().unwrap_or_default())
 }
 
@@ -134,7 +163,7 @@ pub(crate) fn mount(device: &Path, fs: &str, at: &Path, read_only: bool) -> Resu
 pub(crate) fn unmount(at: &Path) -> Result<bool> {
     match rustix::mount::unmount(at, UnmountFlags::empty()) {
         Ok(()) => Ok(true),
-        Err(rustix::io::Errno::BUSY) => Ok(false),
+        Err(Errno::BUSY) => Ok(false),
         Err(why) => Err(why).with_context(|| format!("can't unmount {}", at.display())),
     }
 }
@@ -215,6 +244,16 @@ mod tests {
         assert_eq!(parse_mount("36 35 7:3"), None);
         assert_eq!(unescape("a\\134b\\"), "a\\b\\");
         assert!(mounts().unwrap().iter().any(|mount| mount.at == Path::new("/proc")));
+    }
+
+    #[test]
+    fn waiting_ends_when_the_condition_is_true_or_the_time_is_over() {
+        let mut turns = 0;
+        assert!(wait(Duration::from_secs(60), || {
+            turns += 1;
+            turns == 3
+        }));
+        assert!(!wait(Duration::ZERO, || false));
     }
 
     #[test]

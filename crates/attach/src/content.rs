@@ -84,9 +84,23 @@ fn recognised(head: &[u8]) -> Option<Content> {
     found.map(|(_, _, content)| *content)
 }
 
-/// Detects the content of a volume.
-pub(crate) fn look(volume: &File) -> Result<Content> {
-    let size = volume.metadata().context("the volume's size")?.len();
+/// Detects the content of a file that has holes where nothing was written.
+pub(crate) fn look_with_holes(volume: &File) -> Result<Content> {
+    look(volume, |from| match rustix::fs::seek(volume, SeekFrom::Data(from)) {
+        Ok(data) => Ok(Some(data)),
+        Err(Errno::NXIO) => Ok(None),
+        Err(why) => bail!("can't look for data in the volume: {why}"),
+    })
+}
+
+/// Detects the content of a volume. `first_data` returns the first position at or after another one
+/// that may hold data, or `None`.
+pub(crate) fn look(
+    volume: &File,
+    mut first_data: impl FnMut(u64) -> Result<Option<u64>>,
+) -> Result<Content> {
+    // A block device has no length, but an end.
+    let size = rustix::fs::seek(volume, SeekFrom::End(0)).context("the volume's size")?;
     let mut head = vec![0; LOOK.min(size as usize)];
     volume.read_exact_at(&mut head, 0).context("can't read the volume's beginning")?;
     if let Some(found) = recognised(&head) {
@@ -94,12 +108,9 @@ pub(crate) fn look(volume: &File) -> Result<Content> {
     }
     let mut from = 0;
     let mut piece = vec![0; LOOK];
-    loop {
-        let data = match rustix::fs::seek(volume, SeekFrom::Data(from)) {
-            Ok(data) => data,
-            Err(Errno::NXIO) => return Ok(Content::Blank),
-            Err(why) => bail!("can't look for data in the volume: {why}"),
-        };
+    while from < size
+        && let Some(data) = first_data(from)?
+    {
         let len = LOOK.min((size - data) as usize);
         volume.read_exact_at(&mut piece[..len], data).context("can't read the volume")?;
         if piece[..len].iter().any(|byte| *byte != 0) {
@@ -107,6 +118,7 @@ pub(crate) fn look(volume: &File) -> Result<Content> {
         }
         from = data + len as u64;
     }
+    Ok(Content::Blank)
 }
 
 /// The step before a volume is mounted.
@@ -171,6 +183,23 @@ mod tests {
         assert_eq!(recognised(&ext), Some(Content::Fs("ext4")));
         assert_eq!(recognised(&with(4086, b"SWAPSPACE2")), Some(Other("swap space")));
         assert_eq!(recognised(&[]), None);
+    }
+
+    #[test]
+    fn all_data_is_looked_at_and_nothing_else() {
+        let path = std::env::temp_dir().join(format!("gabion-content-{}", std::process::id()));
+        let file = daemon::files::create(&path).unwrap();
+        file.set_len(8 << 20).unwrap();
+        file.write_all_at(b"x", 5 << 20).unwrap();
+        let file = File::open(&path).unwrap();
+        assert_eq!(look_with_holes(&file).unwrap(), Data);
+        let all = |from: u64| Ok(Some(from));
+        assert_eq!(look(&file, all).unwrap(), Data);
+        let none = |_: u64| Ok(None);
+        assert_eq!(look(&file, none).unwrap(), Blank);
+        let last = |from: u64| Ok(Some(from.max((8 << 20) - 100)));
+        assert_eq!(look(&file, last).unwrap(), Blank);
+        daemon::files::remove(&path).unwrap();
     }
 
     #[test]

@@ -2,8 +2,10 @@
 //!
 //! It also cleans up after an interrupted `attach`, or after a serving process that has died.
 
+use crate::nvme::Connection;
 use crate::record::Place;
-use crate::{block, holders, persist};
+use crate::ways::Via;
+use crate::{block, holders, nbd, nvme, persist};
 use admin::exit::{Exit, coded};
 use anyhow::{Context, Result};
 use clap::Args;
@@ -12,6 +14,7 @@ use fleet::println;
 use rustix::mount::UnmountFlags;
 use rustix::process::Signal;
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -54,10 +57,11 @@ pub fn run(args: &DetachArgs) -> Result<Exit> {
         Err(_) if forgotten => return Ok(Exit::Ok),
         Err(error) => return Err(error),
     };
-    let served = place.process().is_some();
+    let is_fuse = place.record()?.is_some_and(|record| record.via == Via::Fuse.name());
+    let lost = is_fuse && place.process().is_none();
     take_down(&place)?;
     println!("{name} is detached.");
-    if !served {
+    if lost {
         println!("The process that served it was gone: what was not written by then is lost.");
     }
     if !forgotten && persist::is_lasting(&args.root, name) {
@@ -79,15 +83,41 @@ fn busy(what: &Path, by: &str, otherwise: &str) -> anyhow::Error {
 /// Removes everything that `attach` has made, from the top down. Stops at the first object that is
 /// in use.
 pub(crate) fn take_down(place: &Place) -> Result<()> {
-    if let Some(device) = device(place)? {
-        check_unused(&device)?;
-        unmount_all(&device)?;
-        if !block::drop_loop(&device)? {
-            let otherwise = "it is mounted in another mount namespace (a container), perhaps. It \
-                             goes when that ends; then run `gabion detach` again";
-            return Err(busy(&device, "", otherwise));
+    undo(place)?;
+    place.remove()
+}
+
+/// Removes everything that `attach` has made but the volume's folder.
+pub(crate) fn undo(place: &Place) -> Result<()> {
+    match device(place)? {
+        None => {}
+        Some(Device::Loop(device)) => {
+            release(&device)?;
+            if !block::drop_loop(&device)? {
+                return Err(elsewhere(&device));
+            }
+        }
+        Some(Device::Nbd(device)) => {
+            let claim = claim(&device)?;
+            // Otherwise it would connect the device again.
+            end_process(place)?;
+            nbd::detach(&place.name)?;
+            drop(claim);
+            if !nbd::wait_gone(&place.name) {
+                return Err(elsewhere(&device));
+            }
+        }
+        Some(Device::Nvme(device, connection)) => {
+            // If the volume was unmapped, only the connection is left.
+            let _claim = device.as_deref().map(claim).transpose()?;
+            nvme::detach(place, &connection)?;
         }
     }
+    end_process(place)
+}
+
+/// Ends the process that serves a volume.
+fn end_process(place: &Place) -> Result<()> {
     match place.process() {
         Some(process) => {
             process.signal(Signal::TERM)?;
@@ -99,21 +129,53 @@ pub(crate) fn take_down(place: &Place) -> Result<()> {
         }
         None => clear_dead(&place.volumes())?,
     }
-    place.remove()
+    Ok(())
+}
+
+/// The device of a volume.
+enum Device {
+    Loop(PathBuf),
+    Nbd(PathBuf),
+    Nvme(Option<PathBuf>, Connection),
 }
 
 /// Returns the device of a volume: the recorded one, or one that an interrupted attempt made before
-/// it could record it.
-fn device(place: &Place) -> Result<Option<PathBuf>> {
+/// it could record it. The kernel's numbers are reused, so the device is found by what it is.
+fn device(place: &Place) -> Result<Option<Device>> {
+    if let Some(device) = nbd::device(&place.name) {
+        return Ok(Some(Device::Nbd(device)));
+    }
+    if let Some(connection) = place.record()?.and_then(|record| record.connection) {
+        return Ok(Some(Device::Nvme(nvme::device(&connection.uuid), connection)));
+    }
     let file = place.file();
     let is_ours = |device: &PathBuf| block::loop_file(device).is_some_and(|f| f == file);
-    if let Some(record) = place.record()? {
-        // After it is removed, the kernel may reuse its number for another file.
-        return Ok(Some(record.device).filter(is_ours));
-    }
     let entries = fs::read_dir("/sys/block").context("can't list block devices")?;
     let devices = entries.flatten().map(|entry| Path::new("/dev").join(entry.file_name()));
-    Ok(devices.into_iter().find(is_ours))
+    Ok(devices.into_iter().find(is_ours).map(Device::Loop))
+}
+
+/// Unmounts a device that nobody uses.
+fn release(device: &Path) -> Result<()> {
+    check_unused(device)?;
+    unmount_all(device)
+}
+
+/// Unmounts a device that nobody uses, and opens it, so that nobody mounts it again. `None`: there
+/// is no file for it, as in some containers.
+fn claim(device: &Path) -> Result<Option<OwnedFd>> {
+    if !device.exists() {
+        return Ok(None);
+    }
+    release(device)?;
+    Ok(Some(block::claim(device)?.ok_or_else(|| elsewhere(device))?))
+}
+
+/// Returns the error for a device that something uses which is not visible from here.
+fn elsewhere(device: &Path) -> anyhow::Error {
+    let otherwise = "it is mounted in another mount namespace (a container), perhaps. It goes when \
+                     that ends; then run `gabion detach` again";
+    busy(device, "", otherwise)
 }
 
 /// Returns an error if a process uses the device or a mount of it, so that the volume is not half

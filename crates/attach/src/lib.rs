@@ -6,15 +6,18 @@
 //! | `fuse` | the kernel's interface for file systems |
 //! | `client` | a data client that makes requests of its own |
 //! | `folder`, `request`, `serve`, `mount` | the files of a mount, their I/O, and the command |
-//! | `safety` | keeps the serving process from waiting for itself |
 //! | `ways` | the methods of attachment, and why one can't be used |
+//! | `local` | where data clients of this machine serve a volume |
+//! | `nbd`, `nvme` | devices of the kernel's NBD and NVMe/TCP clients |
+//! | `serving` | starts the process that serves a volume, or keeps it connected |
 //! | `block`, `content`, `holders` | devices and mounts; a volume's content; users of a device |
 //! | `record` | the attached volumes |
 //! | `attach`, `detach`, `list`, `persist` | the commands |
 //! | `vhost` | disks of virtual machines |
 //!
-//! A volume is attached by a process of its own, `gabion mount`, which runs until `detach`. The
-//! kernel's loop driver makes the file in it a block device.
+//! With NVMe and NBD, the kernel sends requests to the data client of this machine. With FUSE, a
+//! process of its own serves the volume, `gabion mount`, which is a data client; the kernel's loop
+//! driver makes the file in it a block device.
 #![forbid(unsafe_code)]
 
 mod attach;
@@ -26,16 +29,20 @@ mod folder;
 mod fuse;
 mod holders;
 mod list;
+mod local;
 mod mount;
+mod nbd;
+mod nvme;
 mod persist;
 mod record;
 mod request;
-mod safety;
 mod serve;
+mod serving;
 mod vhost;
 mod ways;
 
 pub use attach::{AttachArgs, run as attach};
 pub use detach::{DetachArgs, run as detach};
 pub use mount::{MountArgs, run as mount};
+pub use nbd::keep::{NbdArgs, run as nbd};
 pub use vhost::{VhostArgs, run as vhost};

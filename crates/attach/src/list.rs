@@ -2,6 +2,7 @@
 
 use crate::block;
 use crate::record::Place;
+use crate::ways::Via;
 use anyhow::Result;
 use fleet::println;
 use fleet::table::table;
@@ -21,7 +22,7 @@ pub(crate) struct Attached {
     pub(crate) via: String,
     /// It is read-only.
     pub(crate) read_only: bool,
-    /// The process that serves it; `None` if it has died.
+    /// The process that serves it or keeps it connected; `None` if it has died, or none is needed.
     pub(crate) pid: Option<u32>,
     /// Its mounts.
     pub(crate) mounted: Vec<Mounted>,
@@ -53,6 +54,15 @@ impl Attached {
     }
 }
 
+/// Describes the process that serves a volume.
+fn served_by(one: &Attached) -> String {
+    match one.pid {
+        Some(pid) => format!("pid {pid}"),
+        None if one.via == Via::Nvme.name() => "the kernel".into(),
+        None => "nobody: `gabion detach`".into(),
+    }
+}
+
 /// Prints what is attached.
 pub(crate) fn print(json: bool) -> Result<()> {
     let mut all = Vec::new();
@@ -77,7 +87,7 @@ pub(crate) fn print(json: bool) -> Result<()> {
             one.device.display().to_string(),
             one.via.clone(),
             mounts.join(", "),
-            one.pid.map_or("nobody: `gabion detach`".into(), |pid| format!("pid {pid}")),
+            served_by(one),
         ]);
     }
     println!("{rows}");

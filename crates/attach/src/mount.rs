@@ -3,12 +3,12 @@
 
 use crate::client::{Client, Name};
 use crate::folder::Shown;
-use crate::safety;
 use crate::serve::Server;
 use admin::exit::Exit;
 use anyhow::{Context, Result};
 use clap::Args;
 use daemon::process::Process;
+use daemon::safety;
 use fleet::target::Target;
 use fleet::{eprintln, println};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};

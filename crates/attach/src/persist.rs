@@ -15,8 +15,8 @@ pub(crate) struct Lasting<'a> {
     pub(crate) volume: &'a str,
     /// The MDMs, as for `--mdm`.
     pub(crate) mdm: String,
-    /// The method of attachment, if one was given.
-    pub(crate) via: Option<&'a str>,
+    /// The method of attachment. The best one now may not work yet at the next boot.
+    pub(crate) via: &'a str,
     /// The client's name, if it has one.
     pub(crate) client: Option<&'a str>,
     /// The folder to mount over.
@@ -48,8 +48,7 @@ fn word(text: &str) -> String {
 fn unit(lasting: &Lasting<'_>, binary: &str) -> String {
     let Lasting { volume, mdm, via, client, at } = lasting;
     let at = at.map(|at| at.to_string_lossy());
-    let mut start = vec!["attach", volume, "--mdm", mdm];
-    start.extend(via.iter().flat_map(|via| ["--via", via]));
+    let mut start = vec!["attach", volume, "--mdm", mdm, "--via", via];
     start.extend(client.iter().flat_map(|client| ["--client", client]));
     start.extend(at.iter().flat_map(|at| ["--at", at]));
     let line = |words: &[&str]| {
@@ -133,7 +132,7 @@ mod tests {
         let lasting = Lasting {
             volume: "vol-1",
             mdm: "10.0.0.1:7001,10.0.0.2:7001".into(),
-            via: Some("fuse"),
+            via: "fuse",
             client: None,
             at: Some(Path::new("/mnt/a 100%")),
         };

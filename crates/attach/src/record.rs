@@ -2,14 +2,15 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `volumes/NAME` | the volume as a file, as long as it is served |
-//! | `pid` | the process that serves it |
+//! | `volumes/NAME` | the volume as a file, as long as it is served (FUSE) |
+//! | `pid` | the process that serves it (FUSE), or keeps it connected (NBD) |
 //! | `log` | the output of that process |
 //! | `attached.toml` | the [`Record`], as soon as the device exists |
 //!
 //! Invariant: the command that creates the folder owns the attachment, so two commands can't attach
 //! one volume.
 
+use crate::nvme::Connection;
 use admin::exit::{Exit, coded};
 use anyhow::{Context, Result, bail};
 use daemon::files;
@@ -33,6 +34,9 @@ pub(crate) struct Record {
     pub(crate) device: PathBuf,
     /// The device is read-only.
     pub(crate) read_only: bool,
+    /// The connection that it uses, with NVMe.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) connection: Option<Connection>,
 }
 
 /// The folder of one volume.

@@ -1,5 +1,6 @@
 //! The methods that make a volume a block device of this machine.
 
+use crate::block;
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use std::path::Path;
@@ -9,9 +10,9 @@ use std::path::Path;
 pub(crate) enum Via {
     /// The kernel's user-space block driver; not built yet
     Ublk,
-    /// NVMe/TCP to the data client of this machine; not built yet
+    /// NVMe/TCP to the data client of this machine
     Nvme,
-    /// The kernel's NBD client; not built yet
+    /// The kernel's NBD client, and the data client of this machine
     Nbd,
     /// A file by FUSE, and a loop device on it: works with any kernel
     Fuse,
@@ -27,6 +28,9 @@ pub(crate) struct NotTaken {
 }
 
 impl Via {
+    /// All methods, the best one first.
+    const ALL: [Via; 4] = [Via::Ublk, Via::Nvme, Via::Nbd, Via::Fuse];
+
     /// Returns its name.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -49,40 +53,37 @@ impl Via {
 
     /// Returns true if this version of the program supports it.
     fn is_built(self) -> bool {
-        self == Via::Fuse
+        self != Via::Ublk
     }
 
-    /// Returns the reason why it can't be used, if there is one. `has`: whether the kernel has a
-    /// module.
-    fn obstacle(self, has: impl Fn(&str) -> bool) -> Option<String> {
-        let missing: Vec<&str> = self.modules().iter().copied().filter(|m| !has(m)).collect();
-        let kernel = match missing[..] {
-            [] => None,
-            [one] => Some(format!("the kernel has no module {one}")),
-            _ => Some(format!("the kernel has no modules {}", missing.join(" and "))),
-        };
-        match (self.is_built(), kernel) {
-            (true, kernel) => kernel,
-            (false, None) => Some("this version of gabion can't do it".into()),
-            (false, Some(kernel)) => {
-                Some(format!("{kernel}, and this version of gabion can't do it"))
-            }
+    /// Returns the reason why it can't be used, if there is one. `load` loads a kernel module, or
+    /// says why it can't.
+    fn obstacle(self, load: impl Fn(&str) -> Result<(), String>) -> Option<String> {
+        if !self.is_built() {
+            return Some("this version of gabion can't do it".into());
         }
+        let missing: Vec<String> = self.modules().iter().filter_map(|m| load(m).err()).collect();
+        (!missing.is_empty()).then(|| missing.join(", and "))
     }
 }
 
-/// Chooses the best method that works, or `wanted`. Also returns why better ones are not used.
-pub(crate) fn choose(wanted: Option<Via>) -> Result<(Via, Vec<NotTaken>)> {
-    choose_of(wanted, has_module)
+/// Makes something with the best method that works, or with `wanted`. Also returns why better ones
+/// were not used. `make` leaves nothing behind if it fails.
+pub(crate) fn take<T>(
+    wanted: Option<Via>,
+    make: impl FnMut(Via) -> Result<T>,
+) -> Result<(T, Vec<NotTaken>)> {
+    take_of(wanted, load, make)
 }
 
-fn choose_of(
+fn take_of<T>(
     wanted: Option<Via>,
-    has: impl Fn(&str) -> bool + Copy,
-) -> Result<(Via, Vec<NotTaken>)> {
+    load: impl Fn(&str) -> Result<(), String>,
+    mut make: impl FnMut(Via) -> Result<T>,
+) -> Result<(T, Vec<NotTaken>)> {
     if let Some(via) = wanted {
-        return match via.obstacle(has) {
-            None => Ok((via, Vec::new())),
+        return match via.obstacle(load) {
+            None => Ok((make(via)?, Vec::new())),
             Some(why) => bail!(
                 "can't attach by {}: {why}. Without --via, the best method that works is used",
                 via.name()
@@ -90,62 +91,119 @@ fn choose_of(
         };
     }
     let mut not_taken = Vec::new();
-    for via in [Via::Ublk, Via::Nvme, Via::Nbd, Via::Fuse] {
-        match via.obstacle(has) {
-            None => return Ok((via, not_taken)),
-            Some(why) => not_taken.push(NotTaken { via, why }),
-        }
+    for via in Via::ALL {
+        let why = match via.obstacle(&load) {
+            Some(why) => why,
+            None => match make(via) {
+                Ok(made) => return Ok((made, not_taken)),
+                // The last method needs least, so its error is about the volume or the cluster.
+                Err(error) if via == Via::Fuse => return Err(error),
+                Err(error) => format!("{error:#}"),
+            },
+        };
+        not_taken.push(NotTaken { via, why });
     }
     let all: Vec<String> =
         not_taken.iter().map(|not| format!("{}: {}", not.via.name(), not.why)).collect();
     bail!("none of the methods to attach a volume works here. {}", all.join("; "))
 }
 
-/// Returns true if the kernel has a module: loaded, built in, or as a file that is loaded on
-/// demand.
-fn has_module(name: &str) -> bool {
-    let loaded = Path::new("/sys/module").join(name).exists();
+/// Loads a kernel module, unless it is loaded or built in. Returns the reason why it can't.
+fn load(name: &str) -> Result<(), String> {
     let device = match name {
         "fuse" => "/dev/fuse",
         "loop" => "/dev/loop-control",
-        "ublk_drv" => "/dev/ublk-control",
         _ => "",
     };
-    loaded || Path::new(device).exists() || has_file(name)
+    let loaded = Path::new("/sys/module").join(name).exists();
+    if loaded || Path::new(device).exists() || is_listed(name, "modules.builtin") {
+        return Ok(());
+    }
+    if !is_listed(name, "modules.dep") {
+        return Err(format!("the kernel has no module {name}"));
+    }
+    match block::tool("modprobe", "kmod", [name]) {
+        Ok(_) => Ok(()),
+        Err(why) => Err(format!("the kernel's module {name} can't be loaded: {why:#}")),
+    }
 }
 
-fn has_file(name: &str) -> bool {
+/// Returns true if a list of the kernel's modules has this one.
+fn is_listed(name: &str, list: &str) -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let folder = Path::new("/lib/modules").join(release.trim());
+    let list = Path::new("/lib/modules").join(release.trim()).join(list);
     let named = |path: &str| {
         let file = path.rsplit('/').next().unwrap_or_default();
         file.split('.').next().is_some_and(|stem| stem.replace('-', "_") == name)
     };
-    ["modules.dep", "modules.builtin"].iter().any(|list| {
-        let text = std::fs::read_to_string(folder.join(list)).unwrap_or_default();
-        text.lines().any(|line| named(line.split(':').next().unwrap_or_default()))
-    })
+    let text = std::fs::read_to_string(list).unwrap_or_default();
+    text.lines().any(|line| named(line.split(':').next().unwrap_or_default()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Has these modules.
+    fn only<'a>(all: &'a [&'a str]) -> impl Fn(&str) -> Result<(), String> + 'a {
+        move |m| all.contains(&m).then_some(()).ok_or(format!("the kernel has no module {m}"))
+    }
+
+    fn made(via: Via) -> Result<Via> {
+        Ok(via)
+    }
+
     #[test]
     fn the_best_way_that_works_is_taken_and_it_is_said_why_no_better_one() {
-        let (via, not) = choose_of(None, |m| m == "fuse" || m == "loop" || m == "nbd").unwrap();
-        assert_eq!(via, Via::Fuse);
-        let why = |via| not.iter().find(|n| n.via == via).unwrap().why.as_str();
-        assert!(why(Via::Ublk).contains("the kernel has no module ublk_drv"));
-        assert_eq!(why(Via::Nbd), "this version of gabion can't do it");
+        let all = ["ublk_drv", "nvme_tcp", "nbd", "fuse", "loop"];
+        let (via, not) = take_of(None, only(&all), made).unwrap();
+        assert_eq!(via, Via::Nvme);
+        assert_eq!(not[0].why, "this version of gabion can't do it");
+        assert_eq!((not.len(), not[0].via), (1, Via::Ublk));
+
+        let without = take_of(None, only(&["nbd", "fuse", "loop"]), made).unwrap();
+        assert_eq!(without.0, Via::Nbd);
+        assert_eq!(without.1[1].why, "the kernel has no module nvme_tcp");
+
+        let locked = |m: &str| match m {
+            "nbd" => Err("the kernel's module nbd can't be loaded: no right".to_owned()),
+            _ => only(&["fuse", "loop"])(m),
+        };
+        let (via, not) = take_of(None, locked, made).unwrap();
+        assert_eq!((via, not.len()), (Via::Fuse, 3));
+        assert!(not[2].why.ends_with("no right"), "{}", not[2].why);
+    }
+
+    #[test]
+    fn a_way_that_fails_gives_way_to_the_next_one() {
+        let make = |via| match via {
+            Via::Nvme => bail!("no data client serves NVMe/TCP"),
+            via => Ok(via),
+        };
+        let all = ["nvme_tcp", "nbd", "fuse", "loop"];
+        let (via, not) = take_of(None, only(&all), make).unwrap();
+        assert_eq!(via, Via::Nbd);
+        assert_eq!(not[1].why, "no data client serves NVMe/TCP");
+        let failing = |via: Via| -> Result<()> { bail!("{} fails", via.name()) };
+        let error = take_of(None, only(&all), failing).unwrap_err().to_string();
+        assert_eq!(error, "fuse fails");
     }
 
     #[test]
     fn a_way_that_is_asked_for_is_taken_or_refused() {
-        assert_eq!(choose_of(Some(Via::Fuse), |_| true).unwrap(), (Via::Fuse, Vec::new()));
-        let refused = choose_of(Some(Via::Nbd), |_| false).unwrap_err().to_string();
+        let fuse = take_of(Some(Via::Fuse), only(&["fuse", "loop"]), made).unwrap();
+        assert_eq!(fuse, (Via::Fuse, Vec::new()));
+        let refused = take_of(Some(Via::Nbd), only(&[]), made).unwrap_err().to_string();
         assert!(refused.contains("no module nbd"), "{refused}");
-        let none = choose_of(None, |_| false).unwrap_err().to_string();
-        assert!(none.contains("fuse: the kernel has no modules fuse and loop"), "{none}");
+        let ublk = take_of(Some(Via::Ublk), only(&["ublk_drv"]), made).unwrap_err().to_string();
+        assert!(ublk.contains("this version"), "{ublk}");
+        let none = take_of(None, only(&[]), made).unwrap_err().to_string();
+        assert!(none.contains("fuse: the kernel has no module fuse, and the"), "{none}");
+    }
+
+    #[test]
+    fn a_module_that_no_kernel_has_is_not_loaded() {
+        let why = load("gabion_no_such_module").unwrap_err();
+        assert_eq!(why, "the kernel has no module gabion_no_such_module");
     }
 }

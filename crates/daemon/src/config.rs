@@ -151,6 +151,10 @@ pub struct SdcConfig {
     /// The processor core to pin the thread to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pin: Option<usize>,
+    /// Protect the process from a lack of memory ([`crate::safety`]), because its own machine has
+    /// attached volumes of it.
+    #[serde(default)]
+    pub protect_memory: bool,
 }
 
 /// The output of `mdm run --example-config`.
@@ -254,6 +258,9 @@ tcp_only = false
 # io_timeout_seconds = 30
 # pid_file = "/run/gabion/sdc1.pid"
 # pin = 0
+# true where this machine attaches volumes of this client (`gabion attach`): locks the process's
+# memory, and exempts it from the OOM killer. It needs root.
+protect_memory = false
 "#;
 
 impl SdsConfig {

@@ -3,8 +3,8 @@
 //! `role_mdm`, `role_sds` and `role_sdc` turn a configuration file into the node of a role, and
 //! `service` runs it: threads, signals, the log. The rest is what such a process needs: `config`
 //! and `spec` (its file), `files` and `process` (what it leaves on disk), `notes` (its log),
-//! `supervised` and `device_watch` (when it has to end). `offline`, `content` and `inspect` examine
-//! a device that no process serves.
+//! `supervised` and `device_watch` (when it has to end), `safety` (what keeps it running when
+//! memory is short). `offline`, `content` and `inspect` examine a device that no process serves.
 //!
 //! This crate does not know how many processes a cluster has, or where they run: `fleet` starts
 //! them. It asks no MDM, prints nothing but a role's log, and decides nothing about data: the
@@ -23,6 +23,7 @@ pub mod process;
 pub mod role_mdm;
 pub mod role_sdc;
 pub mod role_sds;
+pub mod safety;
 pub mod secrets;
 mod service;
 pub mod size;

@@ -1,18 +1,24 @@
 //! Runs a data client: one shard that serves volumes over NBD, iSCSI and NVMe/TCP.
 
 use crate::config::{self, NbdAddress, SdcConfig};
-use crate::secrets;
 use crate::service::{self, Job, Place};
+use crate::{safety, secrets};
 use anyhow::Result;
 use base::Limits;
 use node::sdc::{self, Sdc};
 use rt::{ListenAddr, Listener};
 use seam::Port;
+use std::io::{Write, stderr};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 /// Runs until the process is told to stop.
 pub fn run(config: SdcConfig) -> Result<()> {
+    if config.protect_memory {
+        for warning in safety::protect() {
+            let _ = writeln!(stderr(), "{warning}");
+        }
+    }
     let chap = config.iscsi_secrets.as_deref().map(secrets::chap).transpose()?;
     let dhchap = config.nvme_secrets.as_deref().map(secrets::dhchap).transpose()?;
     let nbd = config.nbd.iter().map(|a| Listener { port: sdc::NBD, at: a.0.clone() });

@@ -498,6 +498,7 @@ fn write_configs(dir: &StateDir, plan: &Plan, args: &UpArgs) -> Result<Vec<Strin
         tcp_only,
         spin_us,
         pid_file: pid_file("sdc"),
+        protect_memory: kept.as_ref().is_some_and(|kept| kept.protect_memory),
         io_timeout_seconds: match args.io_timeout {
             Some(seconds) => NonZeroU32::new(seconds),
             None => kept.and_then(|kept| kept.io_timeout_seconds),

@@ -268,7 +268,8 @@ mod tests {
             for n in clients {
                 let client = 100 + (n / GROUPS) as u32;
                 records.extend([client, 0].map(u32::to_le_bytes).concat());
-                records.extend([1u64, 50, 50].map(u64::to_le_bytes).concat()); // incarnation, seq, floor
+                // Incarnation, number of the write, floor.
+                records.extend([1u64, 50, 50].map(u64::to_le_bytes).concat());
                 records.extend([3u32, 1].map(u32::to_le_bytes).concat()); // volume, unit
                 records.extend([1u64, 0, 0, 0].map(u64::to_le_bytes).concat()); // blocks
             }

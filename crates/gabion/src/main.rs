@@ -87,6 +87,9 @@ enum Command {
     Detach(attach::DetachArgs),
     /// Show volumes as files, for programs that take images
     Mount(attach::MountArgs),
+    /// Keep a device of the kernel's NBD client connected; `attach` starts it
+    #[command(hide = true)]
+    Nbd(attach::NbdArgs),
     /// Give a volume to virtual machines as a disk (vhost-user-blk)
     Vhost(attach::VhostArgs),
     /// Inspect one device without a cluster: show its content, verify it, export a volume
@@ -182,6 +185,7 @@ fn run(cli: &Cli) -> Result<Exit> {
         Command::Attach(args) => attach::attach(target, args),
         Command::Detach(args) => attach::detach(args),
         Command::Mount(args) => attach::mount(target, args),
+        Command::Nbd(args) => attach::nbd(args),
         Command::Vhost(args) => attach::vhost(target, args),
         Command::Inspect(args) => inspect::run(target, args),
         Command::Domain(command) => objects::domain(target, command),

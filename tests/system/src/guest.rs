@@ -22,6 +22,28 @@ const BUSYBOX: &str = "/bin/busybox";
 const KERNEL: (&str, &str) = ("vmlinuz-", "-cloud-amd64");
 /// Prefix of script output that the test evaluates.
 const MARK: &str = "=== ";
+/// Functions for all scripts.
+const FUNCTIONS: &str = r#"
+# until_true CONDITION: waits up to 60 s
+until_true() {
+    for n in $(seq 300); do if eval "$1"; then return 0; fi; sleep 0.2; done
+    echo "never: $1"; return 1
+}
+# fill NAME [MIB]: writes four files of 8 MiB, or this size, at once, and remembers their sums
+fill() {
+    for i in 1 2 3 4; do
+        dd if=/dev/urandom bs=64k count=$((${2:-8} * 16)) 2>/dev/null |
+            tee /mnt/$1$i | md5sum >/run/$1$i &
+        jobs="$jobs $!"
+    done
+    wait $jobs; jobs=; sync
+}
+# check NAME: reads the files from the disk, and compares them with their sums
+check() {
+    echo 3 >/proc/sys/vm/drop_caches
+    for i in 1 2 3 4; do [ "$(md5sum </mnt/$1$i)" = "$(cat /run/$1$i)" ] || return 1; done
+}
+"#;
 /// Memory of the machine, in MiB.
 const MEMORY_MIB: u32 = 512;
 
@@ -85,7 +107,8 @@ impl Guest {
         Ok(())
     }
 
-    /// Boots it. It runs this shell script and powers off at the end.
+    /// Boots it. It runs this shell script, which may use the functions above, and powers off at
+    /// the end.
     pub fn boot(&self, script: &str) -> Result<Running> {
         self.boot_with(script, &[])
     }
@@ -113,6 +136,7 @@ impl Guest {
              ip link set eth0 up; ip addr add 10.0.2.15/24 dev eth0\n\
              echo 1 >/proc/sys/net/ipv4/conf/all/route_localnet\n\
              ip route add 127.0.0.1/32 via 10.0.2.2\n\
+             {FUNCTIONS}\n\
              {script}\n\
              echo '{MARK}off'; poweroff -f\n"
         );

@@ -35,8 +35,8 @@ const TABLE: &[Row] = &[
     row("gabion-mdm", 1, &["prost", "thiserror"]),
     // raft: a pure state machine. slog: raft requires a logger, and gets one that drops everything.
     row("gabion-consensus", 1, &["prost", "raft", "slog"]),
-    // md-5, sha2: the digests of CHAP, by which an iSCSI host shows its secret. hmac, crypto-bigint:
-    // DH-HMAC-CHAP, the same for an NVMe host.
+    // md-5, sha2: the digests of CHAP, by which an iSCSI host shows its secret. hmac,
+    // crypto-bigint: DH-HMAC-CHAP, the same for an NVMe host.
     row("gabion-target", 1, &["crypto-bigint", "hmac", "md-5", "sha2"]),
     row("gabion-node", 1, &["prost", "thiserror"]),
     row("gabion-rt", 2, &["io-uring", "libc", "rustix", "socket2", "thiserror"]),

@@ -82,6 +82,7 @@ pub(crate) fn of(host: &Host, topology: &Topology, founding: bool) -> Result<Vec
             pid_file: pid("sdc"),
             io_timeout_seconds: topology.io_timeout_seconds,
             pin: None,
+            protect_memory: false,
         };
         roles.push(role("sdc", &config)?);
     }

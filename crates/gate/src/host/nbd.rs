@@ -1,7 +1,7 @@
 //! A host that uses NBD, with simple replies.
 
 use super::{Protocol, SIZE, Turn, VOLUME};
-use base::{BLOCK, Limits};
+use base::{BLOCK, ClusterId, Limits};
 use seam::{BlockKind, Buf, Head};
 use target::nbd::proto::*;
 use target::nbd::{Export, Exports, NbdFramer, Session};
@@ -15,12 +15,12 @@ struct Volumes;
 impl Exports for Volumes {
     fn find(&self, name: &[u8]) -> Option<Export<'_>> {
         (name == NAME.as_bytes()).then_some(Export {
+            cluster: ClusterId(7),
             volume: VOLUME,
             size: SIZE,
             read_only: false,
             access: Access::FULL,
             name: NAME,
-            description: "",
         })
     }
 

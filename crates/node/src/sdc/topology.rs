@@ -41,8 +41,8 @@ impl MapView {
     fn export<'a>(&self, id: VolumeId, volume: &'a Volume) -> Option<Export<'a>> {
         let read_only = self.my_grant(volume)?.access == Access::ReadOnly;
         let access = volume.reservations.access_of_strangers();
-        let (size, name) = (volume.size, &volume.name);
-        Some(Export { volume: id, size, read_only, access, name, description: "" })
+        let (cluster, size, name) = (self.cluster, volume.size, &volume.name);
+        Some(Export { cluster, volume: id, size, read_only, access, name })
     }
 }
 

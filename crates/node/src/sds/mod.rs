@@ -153,6 +153,7 @@ struct Follower {
 }
 
 /// The node of one shard.
+// Large: the handlers of each frame kind and event, and the lengths and bounds of lists for judges.
 pub struct Sds {
     config: SdsConfig,
     cluster: ClusterId,

@@ -35,6 +35,7 @@ use seam::{
 };
 
 /// A mounted device.
+// Large: each of the store's operations, and the length and bound of each list for judges.
 #[derive(Debug)]
 pub struct Durable {
     /// The content of the superblocks. The level may be higher: the next checkpoint writes it.

@@ -1,13 +1,16 @@
 //! The interface through which a session learns about volumes. The session queries it each time an
 //! answer depends on it, and stores only what it told the client. It does not assign names or ids.
 
+use crate::ident;
 use crate::reserve::Access;
 use alloc::string::String;
-use base::VolumeId;
+use base::{ClusterId, VolumeId};
 
 /// One volume as a client sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Export<'a> {
+    /// The volume's cluster.
+    pub cluster: ClusterId,
     /// The volume.
     pub volume: VolumeId,
     /// Its size in bytes. A last part that does not fill a sector is not exported.
@@ -18,8 +21,14 @@ pub struct Export<'a> {
     pub access: Access,
     /// Its name: 1 to 4096 bytes.
     pub name: &'a str,
-    /// A line for people; may be empty. At most 4096 bytes.
-    pub description: &'a str,
+}
+
+impl Export<'_> {
+    /// Returns its description: the volume's UUID, by which a client knows the volume again when
+    /// its name has changed or its address belongs to another cluster.
+    pub(crate) fn description(&self) -> String {
+        ident::uuid_text(&ident::uuid(self.cluster, self.volume))
+    }
 }
 
 /// The volumes that a client may attach.

@@ -112,7 +112,8 @@ impl Answer {
     /// Adds one export to a list.
     pub(crate) fn server(&mut self, export: Export<'_>) {
         let len = (export.name.len() as u32).to_be_bytes();
-        self.reply(NBD_REP_SERVER, &[&len, export.name.as_bytes(), export.description.as_bytes()]);
+        let description = export.description();
+        self.reply(NBD_REP_SERVER, &[&len, export.name.as_bytes(), description.as_bytes()]);
     }
 
     /// Adds the properties of an export. They always include the block sizes, because these differ
@@ -130,8 +131,9 @@ impl Answer {
             self.reply(NBD_REP_INFO, &[&NBD_INFO_NAME.to_be_bytes(), export.name.as_bytes()]);
         }
         if query.wants_description {
-            let text = export.description.as_bytes();
-            self.reply(NBD_REP_INFO, &[&NBD_INFO_DESCRIPTION.to_be_bytes(), text]);
+            let text = export.description();
+            let kind = NBD_INFO_DESCRIPTION.to_be_bytes();
+            self.reply(NBD_REP_INFO, &[&kind, text.as_bytes()]);
         }
         let [min, preferred, max] = [SECTOR, BLOCK, payload].map(u32::to_be_bytes);
         self.reply(NBD_REP_INFO, &[&NBD_INFO_BLOCK_SIZE.to_be_bytes(), &min, &preferred, &max]);

@@ -131,23 +131,7 @@ impl Queue {
             let admin = Admin::new(controller, request.keep_alive, self.now);
             self.role = Role::Admin(Box::new(admin));
         } else {
-            let controller = subsystem.controller(cntlid).ok_or(in_data(CNTLID))?;
-            if controller.host != host {
-                return Err(in_data(HOSTNQN));
-            }
-            if controller.host_id != host_id {
-                return Err(in_data(0));
-            }
-            let queues = if controller.discovery { 0 } else { self.limits.nvme_queues };
-            if u32::from(request.qid) > queues {
-                return Err(field(QID));
-            }
-            if !controller.ready || subsystem.has_queue(cntlid, request.qid) {
-                return Err((Status::SEQUENCE, 0));
-            }
-            self.delays = controller.delays;
-            let named = host_id != [0; 16];
-            self.role = Role::Io { cntlid, qid: request.qid, named };
+            self.connect_io(request.qid, cntlid, (host, host_id), subsystem)?;
         }
         self.entries = request.size + 1;
         turn.wire.flow = (request.attributes & NO_FLOW == 0).then_some((self.entries, 0));
@@ -160,6 +144,35 @@ impl Queue {
         }
         self.auth = Some(Auth::new(self.opening.seed, host, host_id));
         Ok(u64::from(cntlid) | MUST_AUTHENTICATE)
+    }
+
+    /// Makes the link an I/O queue of this controller. Returns the result of a refusal.
+    fn connect_io(
+        &mut self,
+        qid: u16,
+        cntlid: u16,
+        (host, host_id): (&str, [u8; 16]),
+        subsystem: &dyn Subsystem,
+    ) -> Result<(), (Status, u64)> {
+        let field = |at: u64| (Status::CONNECT_FIELD, at);
+        let in_data = |at: usize| field(at as u64 | IN_DATA);
+        let controller = subsystem.controller(cntlid).ok_or(in_data(CNTLID))?;
+        if controller.host != host {
+            return Err(in_data(HOSTNQN));
+        }
+        if controller.host_id != host_id {
+            return Err(in_data(0));
+        }
+        let queues = if controller.discovery { 0 } else { self.limits.nvme_queues };
+        if u32::from(qid) > queues {
+            return Err(field(QID));
+        }
+        if !controller.ready || subsystem.has_queue(cntlid, qid) {
+            return Err((Status::SEQUENCE, 0));
+        }
+        self.delays = controller.delays;
+        self.role = Role::Io { cntlid, qid, named: host_id != [0; 16] };
+        Ok(())
     }
 }
 

@@ -3,6 +3,7 @@
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -10,8 +11,12 @@ use std::process::{Child, Command, Stdio};
 use system::attached::works_here;
 use system::bytes::Random;
 use system::cluster::{is_running, signal};
+use system::guest::{Guest, Running};
 use system::run::binary;
-use system::{Attached, Cluster, Fio, MIB, Options, case, gabion, leave_out, secs, shell, wait};
+use system::{
+    Attached, Cluster, Fio, Folder, MIB, Options, case, free_port, gabion, leave_out, secs, shell,
+    tool, wait,
+};
 
 /// Random writes of mixed sizes that are compared with what was written, for some seconds.
 const JOB: &str = "--rw=randwrite --norandommap --bsrange=4k-128k --ioengine=libaio --direct=1 \
@@ -304,6 +309,34 @@ fn a_full_page_cache_is_written_back_under_a_memory_limit() {
     });
 }
 
+/// Linux writes dirty pages through the data client if a volume is attached by NBD or NVMe/TCP.
+#[test]
+fn a_data_client_is_protected_from_a_lack_of_memory_if_its_configuration_says_so() {
+    case(|| {
+        if !rustix::process::geteuid().is_root() || !may_protect()? {
+            return leave_out("processes can't be protected (CAP_SYS_RESOURCE)");
+        }
+        let cluster =
+            Cluster::start(&Options { volumes: &["att-sdc:16MiB"], ..Options::default() })?;
+        let config = cluster.file("config/sdc.toml");
+        let written = fs::read_to_string(&config)?;
+        let protects = written.replace("protect_memory = false", "protect_memory = true");
+        ensure!(protects != written, "{written}");
+        fs::write(&config, protects)?;
+        cluster.kill("sdc")?;
+        cluster.say("sdc start")?.ok()?;
+        let process = format!("/proc/{}", cluster.pid("sdc")?);
+        let of = |file: &str| fs::read_to_string(Path::new(&process).join(file));
+        let status = of("status")?;
+        let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:"));
+        ensure!(locked.is_some_and(|kib| kib.trim() != "0 kB"), "no memory is locked: {status}");
+        ensure!(of("oom_score_adj")?.trim() == "-1000", "it may be killed");
+        let content = Random::new(8).bytes(1 << 20);
+        cluster.fill("att-sdc", &content)?;
+        cluster.verify("att-sdc", &content)
+    });
+}
+
 #[test]
 fn a_systemd_unit_attaches_the_volume_again() {
     case(|| {
@@ -420,6 +453,104 @@ fn volumes_are_files_with_holes() {
         shell(&format!("umount {}", text(&folder)))?.ok()?;
         let status = wait("it ends", secs(10), || Ok(files.0.try_wait()?))?;
         ensure!(status.success(), "{status}");
+        Ok(())
+    });
+}
+
+/// A script for Linux, in which GABION is the program.
+const SCRIPT: &str = r#"
+# A log of the process that keeps a device connected, if something is wrong.
+told() { cat /run/gabion/attach/vol1/log; dmesg | tail -30; }
+GABION attach vol1 --via nbd --fs ext4 --at /mnt && echo '=== nbd' || told
+echo "=== link $(readlink /dev/gabion/vol1)"
+GABION attach --list
+cat /sys/block/nbd0/queue/io_timeout /sys/block/nbd0/queue/write_cache
+echo '=== writing'; fill a 4; echo '=== written'
+check a && echo '=== whole'
+rm /mnt/a1; sync; fstrim /mnt && echo '=== trimmed'
+until_true '[ $(blockdev --getsize64 /dev/gabion/vol1) = GROWN ]' && echo '=== grown' || told
+(cd /mnt; GABION detach vol1); echo "=== refused $?"
+GABION detach vol1 && echo '=== detached'
+[ $(cat /sys/block/nbd0/size) = 0 ] && [ ! -e /dev/gabion/vol1 ] && echo '=== gone'
+GABION attach vol1 --at /mnt && echo '=== best' || told
+GABION attach --list
+echo "=== second $(readlink /dev/gabion/vol1)"
+GABION attach vol2 && GABION detach vol1 && [ -b /dev/gabion/vol2 ] && echo '=== shared'
+GABION attach vol1 --at /mnt && echo '=== again'; fill b 4; echo '=== rewritten'
+check b && [ "$(md5sum </mnt/a2)" = "$(cat /run/a2)" ] && echo '=== all'
+GABION detach vol2; GABION detach vol1
+[ ! -e /sys/class/nvme/nvme0 ] && [ ! -e /dev/gabion/vol1 ] && echo '=== left'
+dmesg | grep -i -E 'error|nbd|nvme' | tail -40
+"#;
+
+/// A machine with this program, and the port of NBD and of NVMe/TCP of a cluster. `None`: a package
+/// is missing.
+fn machine() -> Result<Option<(Guest, Folder)>> {
+    const MODULES: &[&str] =
+        &["virtio_pci", "virtio_net", "nbd", "nvme_tcp", "crc32c_generic", "ext4"];
+    let folder = Folder::new()?;
+    let program = folder.join("gabion");
+    // The machine has little memory.
+    tool("strip", [OsStr::new("-o"), program.as_os_str(), binary().as_os_str()])?.ok()?;
+    let programs = [text(&program), "/sbin/mkfs.ext4"];
+    let guest = Guest::new(&programs, MODULES)?;
+    if guest.is_none() {
+        leave_out(
+            "volumes by NBD and NVMe/TCP: it takes Debian's packages qemu-system-x86, \
+             linux-image-cloud-amd64, busybox-static and kmod",
+        )?;
+    }
+    Ok(guest.map(|guest| (guest, folder)))
+}
+
+/// The kernel's NBD and NVMe clients, in a machine, because few hosts have their modules. The data
+/// client is killed under load, and nothing is lost.
+#[test]
+fn linux_attaches_by_nbd_and_nvme_and_a_killed_data_client_is_no_error() {
+    /// Time limit for anything in the machine, whose processor is emulated.
+    const PATIENCE: std::time::Duration = secs(200);
+    let restart = |cluster: &Cluster, on: &Running, from: &str| -> Result<()> {
+        on.wait(from, PATIENCE)?;
+        std::thread::sleep(secs(1));
+        cluster.kill("sdc")?;
+        std::thread::sleep(secs(1));
+        cluster.say("sdc start")?.ok()?;
+        Ok(())
+    };
+    case(|| {
+        let Some((guest, folder)) = machine()? else { return Ok(()) };
+        let at = || -> Result<String> { Ok(format!("127.0.0.1:{}", free_port()?)) };
+        let more = vec!["--nbd-tcp".to_owned(), at()?, "--nvme".into(), at()?];
+        // Options live as long as the test.
+        let more: &'static [&'static str] =
+            Vec::leak(more.into_iter().map(|word| &*word.leak()).collect());
+        let volumes = &["vol1:256MiB", "vol2:16MiB"];
+        let cluster =
+            Cluster::start(&Options { volumes, device: "file:1GiB", more, ..Options::default() })?;
+        let mdm = cluster.status()?["mdm"][0]["address"].as_str().context("an MDM")?.to_owned();
+        let program = folder.join("gabion");
+        let script = SCRIPT.replace("GABION", text(&program));
+        let script = script.replace("GROWN", &(512 * MIB).to_string());
+        let on = guest.boot(&format!("export GABION_MDM={mdm}\n{script}"))?;
+        let link = on.wait("link", PATIENCE)?;
+        ensure!(link == "/dev/nbd0", "{}", on.said());
+        restart(&cluster, &on, "writing")?;
+        ensure!(on.wait("whole", PATIENCE).is_ok(), "files differ:\n{}", on.said());
+        on.wait("trimmed", PATIENCE)?;
+        cluster.say("volume resize vol1 512MiB")?.ok()?;
+        on.wait("grown", PATIENCE)?;
+        let refused = on.wait("refused", PATIENCE)?;
+        ensure!(refused == "6", "{}", on.said());
+        on.wait("gone", PATIENCE)?;
+        let link = on.wait("second", PATIENCE)?;
+        ensure!(link.starts_with("/dev/nvme0n"), "{}", on.said());
+        on.wait("shared", PATIENCE)?;
+        restart(&cluster, &on, "again")?;
+        ensure!(on.wait("all", PATIENCE).is_ok(), "files differ:\n{}", on.said());
+        ensure!(on.wait("left", PATIENCE).is_ok(), "something is left:\n{}", on.said());
+        let said = on.end(PATIENCE)?;
+        ensure!(said.contains("Attached by nvme. Not used: ublk:"), "{said}");
+        ensure!(!said.contains("I/O error") && !said.contains("Buffer I/O"), "{said}");
         Ok(())
     });
 }

@@ -44,11 +44,6 @@ fn served(volumes: &'static [&'static str]) -> Result<(Cluster, u16)> {
 const FUNCTIONS: &str = r#"
 hosts='--hostnqn nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555
        --hostid 11111111-2222-3333-4444-555555555555'
-# until CONDITION: waits up to 60 s
-until_true() {
-    for n in $(seq 300); do if eval "$1"; then return 0; fi; sleep 0.2; done
-    echo "never: $1"; return 1
-}
 # block UUID: prints the block device of a volume
 block() {
     for at in /sys/block/nvme[0-9]n*; do
@@ -56,18 +51,6 @@ block() {
     done
 }
 blocks() { ls /sys/block | grep -c '^nvme[0-9]*n'; }
-# fill NAME: writes four files of 8 MiB at once, and remembers their sums
-fill() {
-    for i in 1 2 3 4; do
-        dd if=/dev/urandom bs=64k count=128 2>/dev/null | tee /mnt/$1$i | md5sum >/run/$1$i &
-        jobs="$jobs $!"
-    done
-    wait $jobs; jobs=; sync
-}
-# check NAME: compares the files with their sums
-check() {
-    for i in 1 2 3 4; do [ "$(md5sum </mnt/$1$i)" = "$(cat /run/$1$i)" ] || return 1; done
-}
 "#;
 
 /// Returns a script that connects to the cluster, and finds its first volume as `$dev`.

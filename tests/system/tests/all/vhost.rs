@@ -425,22 +425,6 @@ const PATIENCE: Duration = secs(200);
 
 /// A script for Linux with the disk.
 const SCRIPT: &str = r#"
-until_true() {
-    for n in $(seq 300); do if eval "$1"; then return 0; fi; sleep 0.2; done
-    echo "never: $1"; return 1
-}
-# fill NAME: writes four files of 8 MiB at once, and remembers their sums
-fill() {
-    for i in 1 2 3 4; do
-        dd if=/dev/urandom bs=64k count=128 2>/dev/null | tee /mnt/$1$i | md5sum >/run/$1$i &
-        jobs="$jobs $!"
-    done
-    wait $jobs; jobs=; sync
-}
-check() {
-    echo 3 >/proc/sys/vm/drop_caches
-    for i in 1 2 3 4; do [ "$(md5sum </mnt/$1$i)" = "$(cat /run/$1$i)" ] || return 1; done
-}
 until_true '[ -b /dev/vda ]'
 echo "=== device $(blockdev --getsize64 /dev/vda) $(cat /sys/block/vda/serial)"
 echo "=== queues $(ls /sys/block/vda/mq | wc -l) $(cat /sys/block/vda/queue/write_cache)"

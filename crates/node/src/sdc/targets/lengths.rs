@@ -28,7 +28,8 @@ pub struct IscsiLengths {
 
 /// Returns the most memory of the commands of one session, in bytes: what is being read and what
 /// may come, and a block of memory for each request, for each command's part of a sector or its
-/// parameters, and for a PDU whose digest has not arrived. (The sizes of blocks are fourfold steps.)
+/// parameters, and for a PDU whose digest has not arrived. A block has up to four times the size
+/// that is asked for.
 fn memory_most(limits: &Limits) -> usize {
     let most = ListLengths::most(limits);
     let unsolicited = most.commands * limits.iscsi_first_burst as usize;

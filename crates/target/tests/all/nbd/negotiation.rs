@@ -84,7 +84,7 @@ fn options_get_exactly_these_replies() {
             vec![
                 (3, export_info(0x9ed)),
                 (3, hex("0001 61")),
-                (3, hex("0002")),
+                (3, [hex("0002"), text("01234567-89ab-8cde-bc00-000000000007")].concat()),
                 (3, hex(SIZES)),
                 (1, vec![]),
             ],
@@ -168,15 +168,13 @@ fn options_get_exactly_these_replies() {
 #[test]
 fn go_attaches_and_names_what_is_read_only() {
     let mut rig = Rig::haggling();
-    rig.volumes = Volumes(vec![
-        (1, 1 << 20, false, "a", ""),
-        (2, (16 << 20) + 100, true, "b", "golden image"),
-    ]);
+    rig.volumes = Volumes(vec![(1, 1 << 20, false, "a"), (2, (16 << 20) + 100, true, "b")]);
     let reply = rig.ask(&option(NBD_OPT_GO, &info(b"b", &[2])));
+    const UUID: &[u8] = b"01234567-89ab-8cde-bc00-000000000002";
     let expected = [
         // Neither trim nor zeroing; without the last 100 bytes, which do not fill a sector.
         option_reply(7, 3, &export_info(0x010f)),
-        option_reply(7, 3, &[hex("0002"), b"golden image".to_vec()].concat()),
+        option_reply(7, 3, &[hex("0002"), UUID.to_vec()].concat()),
         option_reply(7, 3, &hex(SIZES)),
         ack(7),
     ];
@@ -216,12 +214,12 @@ fn the_default_export_is_the_only_volume_or_an_error_that_helps() {
     let none = b"there is no volume yet: create one, then connect again";
     let unknown = NBD_REP_ERR_UNKNOWN;
     assert_eq!(rig.ask(&option(NBD_OPT_GO, &info(b"", &[]))), option_reply(7, unknown, none));
-    rig.volumes = Volumes(vec![(1, 512, false, "a", ""), (2, 512, false, "b", "")]);
+    rig.volumes = Volumes(vec![(1, 512, false, "a"), (2, 512, false, "b")]);
     let two = b"there are 2 volumes, so there is no default: connect to one by its name (a, b)";
     assert_eq!(rig.ask(&option(NBD_OPT_GO, &info(b"", &[]))), option_reply(7, unknown, two));
     // With any number of volumes, the text is no longer than the spec allows.
     let name: &'static str = "n".repeat(200).leak();
-    rig.volumes = Volumes((1..1000).map(|i| (i, 512, false, name, "")).collect());
+    rig.volumes = Volumes((1..1000).map(|i| (i, 512, false, name)).collect());
     let reply = rig.ask(&option(NBD_OPT_GO, &info(b"", &[])));
     assert!(reply.len() > 3900 && reply.len() <= 20 + STRING_MAX, "{}", reply.len());
     assert!(reply.ends_with("n, …)".as_bytes()));
@@ -230,9 +228,12 @@ fn the_default_export_is_the_only_volume_or_an_error_that_helps() {
 #[test]
 fn a_list_of_many_volumes_is_complete() {
     let mut rig = Rig::haggling();
-    rig.volumes = Volumes((1..=500).map(|i| (i, 512, false, "same", "words")).collect());
-    let one = option_reply(3, NBD_REP_SERVER, b"\0\0\0\x04samewords");
-    let expected: Vec<u8> = (0..500).flat_map(|_| one.clone()).chain(ack(3)).collect();
+    rig.volumes = Volumes((1..=500).map(|i| (i, 512, false, "same")).collect());
+    let one = |i: u32| {
+        let uuid = format!("01234567-89ab-8cde-bc00-{i:012x}");
+        option_reply(3, NBD_REP_SERVER, format!("\0\0\0\x04same{uuid}").as_bytes())
+    };
+    let expected: Vec<u8> = (1..=500).flat_map(one).chain(ack(3)).collect();
     assert_eq!(rig.ask(&option(NBD_OPT_LIST, &[])), expected);
 }
 
@@ -247,7 +248,7 @@ fn options_wait_for_fresh_exports_and_see_the_newest_volume() {
     rig.feed(&request(0, NBD_CMD_READ, 1, 0, 512));
     rig.feed(&request(0, NBD_CMD_FLUSH, 2, 0, 0));
     assert_eq!((rig.told(), rig.asked.len()), (vec![Told::Pause], 0));
-    rig.volumes = Volumes(vec![(9, 1 << 20, false, "new", "")]);
+    rig.volumes = Volumes(vec![(9, 1 << 20, false, "new")]);
     rig.refresh();
     assert!(rig.sent().ends_with(&ack(7)));
     let asked: Vec<_> = rig.asked.iter().map(|(_, r)| (r.volume, r.len)).collect();
@@ -274,7 +275,7 @@ fn metadata_counts_only_for_the_export_that_it_was_selected_for() {
     ];
     for (i, (options, granted)) in cases.into_iter().enumerate() {
         let mut rig = Rig::haggling();
-        rig.volumes = Volumes(vec![(1, 1 << 20, false, "a", ""), (2, 1 << 20, false, "b", "")]);
+        rig.volumes = Volumes(vec![(1, 1 << 20, false, "a"), (2, 1 << 20, false, "b")]);
         rig.feed(&option(NBD_OPT_STRUCTURED_REPLY, &[]));
         options.iter().for_each(|o| rig.feed(o));
         rig.feed(&option(NBD_OPT_GO, &info(b"a", &[])));

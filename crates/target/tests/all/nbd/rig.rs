@@ -2,16 +2,19 @@
 //! executes its actions, and records what it sends and asks for.
 
 use crate::shared::Input;
-use base::{Limits, VolumeId};
+use base::{ClusterId, Limits, VolumeId};
 use seam::{BlockError, BlockRequest, Buf, BufPool};
 use target::Action;
 use target::nbd::proto::*;
 use target::nbd::{Export, Exports, NbdFramer, Session};
 use target::reserve::Access;
 
-/// Volumes: id, size, read-only, name, description.
+/// The cluster of all volumes.
+pub(crate) const CLUSTER: ClusterId = ClusterId(0x0123_4567_89ab_cdef);
+
+/// Volumes: id, size, read-only, name.
 #[derive(Clone)]
-pub(crate) struct Volumes(pub Vec<(u32, u64, bool, &'static str, &'static str)>);
+pub(crate) struct Volumes(pub Vec<(u32, u64, bool, &'static str)>);
 
 impl Exports for Volumes {
     fn find(&self, name: &[u8]) -> Option<Export<'_>> {
@@ -21,9 +24,9 @@ impl Exports for Volumes {
     }
 
     fn each<'a>(&'a self, visit: &mut dyn FnMut(Export<'a>)) {
-        for &(id, size, read_only, name, description) in &self.0 {
+        for &(id, size, read_only, name) in &self.0 {
             let (volume, access) = (VolumeId(id), Access::FULL);
-            visit(Export { volume, size, read_only, access, name, description });
+            visit(Export { cluster: CLUSTER, volume, size, read_only, access, name });
         }
     }
 }
@@ -57,7 +60,7 @@ impl Rig {
             session: Session::new(limits),
             input: Input::new(NbdFramer::new(limits)),
             pool: BufPool::new(1 << 20),
-            volumes: Volumes(vec![(7, 16 << 20, false, "a", "")]),
+            volumes: Volumes(vec![(7, 16 << 20, false, "a")]),
             refreshes: true,
             asked: Vec::new(),
             told: Vec::new(),

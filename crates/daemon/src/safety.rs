@@ -1,4 +1,4 @@
-//! Protects a process that the kernel needs for writing back dirty pages.
+//! Protects a process that the kernel of its machine needs for writing back dirty pages.
 //!
 //! Programs' dirty pages are written through this process. If the process waited for memory that
 //! becomes free only when those pages are written, it would wait for itself. So:
@@ -25,7 +25,7 @@ fn set(file: &str, value: &str) -> std::io::Result<()> {
 }
 
 /// Protects this process, and the calling thread. Returns warnings about steps that failed.
-pub(crate) fn protect() -> Vec<String> {
+pub fn protect() -> Vec<String> {
     let mut missing = Vec::new();
     let mut tried = |what: &str, outcome: std::io::Result<()>| {
         if let Err(why) = outcome {
