@@ -14,7 +14,11 @@ use crate::error::RtError;
 use crate::probe;
 use crate::shadow::Shadow;
 use crate::signal::Waker;
-use crate::sys::{Done, Sys, Token, epoll::Epoll, uring::Uring};
+use crate::sys::{
+    Done, Sys, Token,
+    epoll::Epoll,
+    uring::{Uring, Waits},
+};
 use crate::table::Table;
 use seam::{Buf, BufPool, DiskError, DiskOp, Effect, Effects};
 use std::collections::VecDeque;
@@ -83,7 +87,8 @@ impl OfflineDevice {
                 Engine::Plain(sys)
             }
             Backend::Auto | Backend::Uring => Engine::Uring(
-                Uring::new(waker.as_fd()).map_err(|e| RtError::NoUring { why: e.to_string() })?,
+                Uring::new(waker.as_fd(), Waits::InRing)
+                    .map_err(|e| RtError::NoUring { why: e.to_string() })?,
             ),
         };
         Ok(OfflineDevice {

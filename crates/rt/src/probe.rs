@@ -2,7 +2,7 @@
 
 use crate::config::Backend;
 use crate::error::RtError;
-use crate::sys::uring;
+use crate::sys::uring::{self, Waits};
 use io_uring::{Probe, opcode};
 use std::sync::OnceLock;
 
@@ -46,7 +46,7 @@ fn uring_works() -> Result<(), String> {
 
 /// Creates a ring and asks it which operations it supports.
 fn try_uring() -> Result<(), String> {
-    let ring = uring::build().map_err(|e| match e.raw_os_error() {
+    let ring = uring::build(Waits::InRing).map_err(|e| match e.raw_os_error() {
         Some(libc::ENOSYS) => "the kernel has none".to_owned(),
         Some(libc::EPERM) => {
             "it is forbidden (sysctl kernel.io_uring_disabled, or the container's seccomp profile)"

@@ -8,7 +8,10 @@ use crate::probe::{self, Choice};
 use crate::reactor::{Engine, Reactor};
 use crate::shard::{self, NodeResources, Parts};
 use crate::signal::{Stop, Waker};
-use crate::sys::{epoll::Epoll, uring::Uring};
+use crate::sys::{
+    epoll::Epoll,
+    uring::{Uring, Waits},
+};
 use base::{Prng, Time};
 use seam::{BufPool, DiskId, Effects, Node, Note, Port};
 use std::os::fd::AsFd;
@@ -101,7 +104,7 @@ impl Shard {
         on_note: impl FnMut(usize, Time, Note),
     ) -> Result<(), RtError> {
         stop.add(&self.parts.waker);
-        match self.engine(nodes, on_note)? {
+        match self.engine(nodes, on_note, Waits::InRing)? {
             Engine::Uring(mut shard) => shard.run(stop),
             Engine::Epoll(mut shard) => shard.run(stop),
         }
@@ -114,13 +117,14 @@ impl Shard {
         nodes: Vec<N>,
         on_note: T,
     ) -> Result<Reactor<N, T>, RtError> {
-        Reactor::start(self.engine(nodes, on_note)?)
+        Reactor::start(self.engine(nodes, on_note, Waits::InPoll)?)
     }
 
     fn engine<N: Node, T: FnMut(usize, Time, Note)>(
         self,
         nodes: Vec<N>,
         on_note: T,
+        waits: Waits,
     ) -> Result<Engine<N, T>, RtError> {
         if let Some(core) = self.pin {
             pin(core)?;
@@ -135,7 +139,7 @@ impl Shard {
             }
             Backend::Auto | Backend::Uring => {
                 // `bind` has tried it; what may be missing by now is memory.
-                let sys = Uring::new(waker.as_fd())
+                let sys = Uring::new(waker.as_fd(), waits)
                     .map_err(|e| RtError::NoUring { why: e.to_string() })?;
                 Engine::Uring(shard::Shard::new(sys, self.parts, out, nodes, on_note))
             }

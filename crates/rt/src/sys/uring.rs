@@ -19,8 +19,17 @@ const ENTRIES: (u32, u32) = (1024, 8192);
 /// `IORING_ENTER_GETEVENTS`.
 const GET_EVENTS: u32 = 1;
 
+/// Where a thread waits for completions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Waits {
+    /// In `io_uring_enter`.
+    InRing,
+    /// In `poll` or `epoll_wait`, on the descriptor of the ring.
+    InPoll,
+}
+
 /// Creates a ring with the best options that this kernel supports.
-pub(crate) fn build() -> io::Result<IoUring> {
+pub(crate) fn build(waits: Waits) -> io::Result<IoUring> {
     let mut best = IoUring::builder();
     // Completions are processed when this thread asks for them, and interrupt nothing (6.1).
     best.setup_cqsize(ENTRIES.1).setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
@@ -28,7 +37,9 @@ pub(crate) fn build() -> io::Result<IoUring> {
     good.setup_cqsize(ENTRIES.1).setup_coop_taskrun().setup_taskrun_flag(); // 5.19
     let mut plain = IoUring::builder();
     plain.setup_cqsize(ENTRIES.1);
-    best.build(ENTRIES.0).or_else(|_| good.build(ENTRIES.0)).or_else(|_| plain.build(ENTRIES.0))
+    // An epoll instance that contains such a ring misses completions (seen with Linux 6.18).
+    let best = (waits == Waits::InRing).then(|| best.build(ENTRIES.0).ok()).flatten();
+    best.map_or_else(|| good.build(ENTRIES.0).or_else(|_| plain.build(ENTRIES.0)), Ok)
 }
 
 /// The io_uring backend.
@@ -45,8 +56,8 @@ pub(crate) struct Uring {
 
 impl Uring {
     /// Creates a ring; `wake` must outlive it.
-    pub(crate) fn new(wake: BorrowedFd<'_>) -> io::Result<Uring> {
-        let ring = build()?;
+    pub(crate) fn new(wake: BorrowedFd<'_>, waits: Waits) -> io::Result<Uring> {
+        let ring = build(waits)?;
         Ok(Uring {
             ring,
             wake: wake.as_raw_fd(),

@@ -179,6 +179,34 @@ fn an_armed_shard_is_readable_exactly_when_there_is_something_to_do() {
 }
 
 #[test]
+fn an_armed_shard_misses_no_frame_while_its_thread_polls() {
+    const FRAMES: u64 = 100;
+    for backend in backends() {
+        let config = Config { backend, ..Config::of(vec![tcp()], vec![]) };
+        let shard = Shard::bind(config).unwrap();
+        let at = shard.addrs(0)[0].clone();
+        let mut reactor = shard.start(vec![Echo::default()], |_, _, _| {}).unwrap();
+        let sender = std::thread::spawn(move || {
+            let mut peer = connect(&at);
+            for n in 0..FRAMES {
+                // The reactor's thread sleeps by then.
+                std::thread::sleep(Duration::from_millis(5));
+                exchange(&mut peer, &Fill(n).bytes(100));
+            }
+        });
+        while !sender.is_finished() {
+            while !reactor.arm().unwrap() {
+                reactor.turn(Some(Duration::ZERO)).unwrap();
+            }
+            let comes = readable(reactor.fd(), Duration::from_secs(5)) || sender.is_finished();
+            assert!(comes, "{backend}: nothing came after {} frames", reactor.node(0).frames);
+            reactor.turn(Some(Duration::ZERO)).unwrap();
+        }
+        sender.join().unwrap();
+    }
+}
+
+#[test]
 fn a_file_keeps_its_data_and_has_one_user() {
     let dir = Dir::new("file");
     let path = dir.0.join("disk");
