@@ -143,8 +143,9 @@ impl Reservations {
     /// Takes an answer of the MDM. Returns the version of the map that must arrive first.
     fn answered(&mut self, m: &Reserved) -> Option<MapVersion> {
         let queue = self.queues.get_mut(&VolumeId(m.volume))?;
-        if queue.number != m.number {
-            return None; // to a change that nobody waits for any more
+        // To a change that nobody waits for any more. No change has the number 0.
+        if m.number == 0 || queue.number != m.number {
+            return None;
         }
         queue.outcome = Some((m.outcome(), MapVersion(m.map)));
         Some(MapVersion(m.map))
@@ -485,4 +486,12 @@ fn end_requests(
         Origin::Target { link, arrival, .. } => arrival.volume == id && over(&link, arrival.kind),
     };
     sdc.client(now, out, |client, turn| client.end(ends, BlockError::Reserved, turn));
+}
+
+#[cfg(test)]
+#[test]
+fn an_answer_without_a_number_is_to_no_change() {
+    let mut all = Reservations::default();
+    all.queues.insert(VolumeId(1), Queue::default());
+    assert_eq!(all.answered(&Reserved { volume: 1, ..Reserved::default() }), None);
 }
