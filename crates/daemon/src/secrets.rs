@@ -183,7 +183,7 @@ mod tests {
             (own(""), "0 bytes"),
             (HOST.replace("db1", ""), "user"),
             (HOST.replace("host", "hots"), "hots"),
-            (String::new(), "nobody"),
+            (String::new(), "no host"),
             (HOST.replace("\"twelve bytes\"", "12"), "type"),
         ] {
             let error = format!("{:#}", parse(&text).unwrap_err());
@@ -228,7 +228,7 @@ mod tests {
             (own(&OTHER.replace("-1:00", "-1:03")), "32 bytes"),
             (own("secret"), "gen-dhchap-key"),
             (hosts("iqn.a"), "hostnqn"),
-            (String::new(), "nobody"),
+            (String::new(), "no host"),
             (host.replace("host", "hots"), "hots"),
             (host.replace(&format!("\"{KEY}\""), "12"), "type"),
         ] {

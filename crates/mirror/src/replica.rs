@@ -358,7 +358,7 @@ mod tests {
     #[test]
     fn a_seal_names_the_last_that_went_to_the_joiner() {
         let (second, joiner) = (ReplicaSet(2), ReplicaSet(4));
-        let mut primary = Primary::default();
+        let mut primary = Primary { active: true, ..Primary::default() };
         primary.ask(joiner, Some(DeviceId(3)), 0);
         let write = primary.enter(1, ReplicaSet(second.0 | joiner.0));
         let whole = primary.enter(2, second); // the secondary needs a block whole

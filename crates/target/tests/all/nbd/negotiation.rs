@@ -48,7 +48,15 @@ fn options_get_exactly_these_replies() {
     // Option, data, structured replies before, replies.
     type Case = (u32, Vec<u8>, bool, Vec<(u32, Vec<u8>)>);
     let cases: Vec<Case> = vec![
-        (NBD_OPT_LIST, vec![], false, vec![(2, hex("00000001 61")), (1, vec![])]),
+        (
+            NBD_OPT_LIST,
+            vec![],
+            false,
+            vec![
+                (2, [hex("00000001 61"), text("01234567-89ab-8cde-bc00-000000000007")].concat()),
+                (1, vec![]),
+            ],
+        ),
         (NBD_OPT_LIST, vec![1], false, vec![(INVALID, no_data())]),
         (NBD_OPT_STRUCTURED_REPLY, vec![], false, vec![(1, vec![])]),
         (NBD_OPT_STRUCTURED_REPLY, vec![0], false, vec![(INVALID, no_data())]),
