@@ -2,9 +2,10 @@
 //! (`.ci/night`).
 //!
 //! The code is built once with the profile `ci` for everything that runs, and what contains the
-//! mutants is built apart. While the unit tests and the system tests run, which wait more than they
-//! compute, everything else but the fuzz targets runs in the background. There the simulator is
-//! built first, because its runs need no lock of cargo: the lints are built beside them.
+//! mutants is built apart. While the system tests run, which wait more than they compute,
+//! everything else but the fuzz targets runs in the background. There the simulator is built first,
+//! because its runs need no lock of cargo: the lints are built beside them. Unit tests that read a
+//! clock run before the system tests.
 
 use crate::steps::{Steps, cargo};
 use crate::{gate, packages, sim, tidy};
@@ -68,6 +69,10 @@ const MEASURING: [&str; 7] = [
     "strangers::",
 ];
 
+/// The crates whose tests read no clock, so that they may run at the lowest priority.
+const PURE: [&str; 10] =
+    ["base", "seam", "wire", "placement", "store", "mirror", "consensus", "mdm", "target", "node"];
+
 /// How long each fuzz target runs, in seconds.
 const FUZZ_SECONDS: u32 = 60;
 
@@ -92,11 +97,15 @@ pub(crate) fn run(args: &TestArgs) -> Result<bool> {
         Ok(())
     };
     steps.beside(first, install)?;
+    let (system_tests, unit_tests): (Vec<Binary>, Vec<Binary>) =
+        built.into_iter().partition(|binary| binary.folder.ends_with(SYSTEM_TESTS));
+    let is_pure = |binary: &Binary| PURE.iter().any(|name| binary.folder.ends_with(name));
+    // Nobody waits for system tests if there are none: all unit tests run in the foreground then.
+    let (pure, timed): (Vec<Binary>, Vec<Binary>) =
+        unit_tests.into_iter().partition(|binary| ready && is_pure(binary));
     let front = |steps: &mut Steps| -> Result<()> {
-        let (system_tests, unit_tests): (Vec<Binary>, Vec<Binary>) =
-            built.into_iter().partition(|binary| binary.folder.ends_with(SYSTEM_TESTS));
         if wanted(Part::Unit) {
-            run_all(steps, &unit_tests)?;
+            run_all(steps, &timed)?;
         }
         if wanted(Part::System) && ready {
             system_tests.iter().try_for_each(|binary| system(steps, binary))?;
@@ -110,6 +119,9 @@ pub(crate) fn run(args: &TestArgs) -> Result<bool> {
     let behind = |steps: &mut Steps| -> Result<()> {
         let simulator = if wanted(Part::Sim) { build_simulator(steps)? } else { Vec::new() };
         let lints_and_examples = |steps: &mut Steps| -> Result<()> {
+            if wanted(Part::Unit) {
+                run_all(steps, &pure)?;
+            }
             if wanted(Part::Style) {
                 lints(steps)?;
             }
