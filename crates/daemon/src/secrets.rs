@@ -148,7 +148,7 @@ fn parse_keys(text: &str) -> Result<DhChap> {
         hosts.insert(name, key);
     }
     if host.is_none() && hosts.is_empty() {
-        bail!("there is no `host` and no `hosts`: nobody could connect");
+        bail!("there is no `host` and no `hosts`: no host could connect");
     }
     Ok(DhChap { host, hosts, own })
 }
