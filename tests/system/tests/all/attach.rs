@@ -38,6 +38,17 @@ fn used(cluster: &Cluster) -> Result<u64> {
     Ok(cluster.number("/capacity/protected_bytes")? + cluster.number("/capacity/degraded_bytes")?)
 }
 
+/// Returns the used bytes. Servers report them about once per second, so this waits until two
+/// reports in a row are equal.
+fn used_at_rest(cluster: &Cluster) -> Result<u64> {
+    let mut last = used(cluster)?;
+    wait("the used bytes do not change any more", secs(30), || {
+        std::thread::sleep(secs(3));
+        let now = used(cluster)?;
+        Ok((std::mem::replace(&mut last, now) == now).then_some(now))
+    })
+}
+
 /// A file system on a volume, with a server killed under load; fstrim; detached and attached again.
 fn file_system(fs: &str, volume: &'static str, spec: &'static [&'static str]) -> Result<()> {
     if !works_here()? {
@@ -67,7 +78,7 @@ fn file_system(fs: &str, volume: &'static str, spec: &'static [&'static str]) ->
     fs::write(at.join("kept"), &content)?;
     fs::write(at.join("trash"), &content)?;
     shell(&format!("sync -f {}", text(&at)))?.ok()?;
-    let before = used(&cluster)?;
+    let before = used_at_rest(&cluster)?;
     fs::remove_file(at.join("trash"))?;
     // What was removed is free for fstrim once the file system's log is written.
     shell(&format!("sync -f {at} && fstrim -v {at}", at = text(&at)))?.ok()?;
