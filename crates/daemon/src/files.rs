@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn only_a_file_without_content_counts_as_emptied() {
-        let file = std::env::temp_dir().join(format!("gabion-content-{}", std::process::id()));
+        let file = std::env::temp_dir().join(format!("gabion-emptied-{}", std::process::id()));
         assert!(!is_emptied(&file), "it is not there");
         for (content, is) in [("", true), ("\0\0\0", true), ("x", false), ("\n", false)] {
             write(&file, content).unwrap();
