@@ -29,6 +29,7 @@
 use anyhow::{Context, Result, bail};
 use node::sdc::{Chap, DhChap, Key, Secret};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -41,22 +42,43 @@ const LONGEST: usize = 255;
 /// The longest name of a host in bytes (RFC 7143 4.2.7.1, NVMe base 4.5).
 const NAME_MAX: usize = 223;
 
+/// A file of either kind.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    host: Option<Entry>,
-    target: Option<Entry>,
-    #[serde(default)]
-    hosts: BTreeMap<String, Entry>,
+#[serde(deny_unknown_fields, bound(deserialize = "T: Deserialize<'de>"))]
+struct File<T> {
+    host: Option<T>,
+    target: Option<T>,
+    #[serde(default = "BTreeMap::new")]
+    hosts: BTreeMap<String, T>,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct NvmeFile {
-    host: Option<String>,
-    target: Option<String>,
-    #[serde(default)]
-    hosts: BTreeMap<String, String>,
+/// Reads a file without quoting it in an error.
+fn from_toml<T: DeserializeOwned>(text: &str) -> Result<File<T>> {
+    toml::from_str(text).map_err(|error| anyhow::anyhow!("{}", error.message()))
+}
+
+impl<T> File<T> {
+    /// Checks the names of hosts with `check`, and makes each entry of its owner's name and itself.
+    fn map<U>(
+        self,
+        check: impl Fn(&str) -> Result<()>,
+        mut make: impl FnMut(&str, T) -> Result<U>,
+    ) -> Result<File<U>> {
+        let host = self.host.map(|entry| make("host", entry)).transpose()?;
+        let target = self.target.map(|entry| make("target", entry)).transpose()?;
+        let mut hosts = BTreeMap::new();
+        for (name, entry) in self.hosts {
+            check(&name)?;
+            let made = make(&name, entry)?;
+            hosts.insert(name, made);
+        }
+        Ok(File { host, target, hosts })
+    }
+
+    /// Returns true if it is for no host.
+    fn is_for_nobody(&self) -> bool {
+        self.host.is_none() && self.hosts.is_empty()
+    }
 }
 
 #[derive(Deserialize)]
@@ -92,43 +114,38 @@ fn read<T>(path: &Path, parse: impl FnOnce(&str) -> Result<T>) -> Result<T> {
 }
 
 fn parse(text: &str) -> Result<Chap> {
-    let file: File = from_toml(text)?;
     let mut whose = BTreeMap::new();
-    let mut add = |name: &str, entry: Entry| -> Result<Secret> {
-        let one = secret(name, entry)?;
-        if let Some(other) = whose.insert(one.secret.clone(), name.to_owned()) {
-            bail!("`{other}` and `{name}` have the same secret: give one of them another");
-        }
-        Ok(one)
-    };
-    let host = file.host.map(|entry| add("host", entry)).transpose()?;
-    let own = file.target.map(|entry| add("target", entry)).transpose()?;
-    let mut hosts = BTreeMap::new();
-    for (name, entry) in file.hosts {
+    let check = |name: &str| {
         if name.is_empty() || name.len() > NAME_MAX || name.to_lowercase() != name {
             bail!(
                 "`{name}` is no name of an initiator: write it as the host does, in small letters"
             );
         }
-        let one = add(&name, entry)?;
-        hosts.insert(name, one);
-    }
-    if host.is_none() && hosts.is_empty() {
+        Ok(())
+    };
+    let file = from_toml(text)?.map(check, |name, entry| {
+        let one = secret(name, entry)?;
+        if let Some(other) = whose.insert(one.secret.clone(), name.to_owned()) {
+            bail!("`{other}` and `{name}` have the same secret: give one of them another");
+        }
+        Ok(one)
+    })?;
+    if file.is_for_nobody() {
         bail!("there is no `host` and no `hosts`: no host could log in");
     }
-    Ok(Chap { host, hosts, own })
-}
-
-/// Reads a file without quoting it in an error.
-fn from_toml<T: serde::de::DeserializeOwned>(text: &str) -> Result<T> {
-    toml::from_str(text).map_err(|error| anyhow::anyhow!("{}", error.message()))
+    Ok(Chap { host: file.host, hosts: file.hosts, own: file.target })
 }
 
 fn parse_keys(text: &str) -> Result<DhChap> {
-    let file: NvmeFile = from_toml(text)?;
     let mut seen: Vec<(String, Key)> = Vec::new();
-    let mut add = |whose: &str, text: &str| -> Result<Key> {
-        let key = Key::parse(text).map_err(|why| {
+    let check = |name: &str| {
+        if !name.starts_with("nqn.") || name.len() > NAME_MAX {
+            bail!("`{name}` is no name of a host: write it as in /etc/nvme/hostnqn");
+        }
+        Ok(())
+    };
+    let file = from_toml(text)?.map(check, |whose, text: String| {
+        let key = Key::parse(&text).map_err(|why| {
             anyhow::anyhow!("the key of `{whose}` is none: {why} (make one: nvme gen-dhchap-key)")
         })?;
         if let Some((other, _)) = seen.iter().find(|(_, other)| other.is_like(&key)) {
@@ -136,21 +153,11 @@ fn parse_keys(text: &str) -> Result<DhChap> {
         }
         seen.push((whose.to_owned(), key.clone()));
         Ok(key)
-    };
-    let host = file.host.map(|text| add("host", &text)).transpose()?;
-    let own = file.target.map(|text| add("target", &text)).transpose()?;
-    let mut hosts = BTreeMap::new();
-    for (name, text) in file.hosts {
-        if !name.starts_with("nqn.") || name.len() > NAME_MAX {
-            bail!("`{name}` is no name of a host: write it as in /etc/nvme/hostnqn");
-        }
-        let key = add(&name, &text)?;
-        hosts.insert(name, key);
-    }
-    if host.is_none() && hosts.is_empty() {
+    })?;
+    if file.is_for_nobody() {
         bail!("there is no `host` and no `hosts`: no host could connect");
     }
-    Ok(DhChap { host, hosts, own })
+    Ok(DhChap { host: file.host, hosts: file.hosts, own: file.target })
 }
 
 fn secret(whose: &str, entry: Entry) -> Result<Secret> {

@@ -127,7 +127,7 @@ fn tune(index: u32, export: Export) -> Result<()> {
 impl Kept<'_> {
     fn run(&mut self) -> Result<()> {
         while self.is_there() {
-            match self.wait(&self.socket, LOOK)? {
+            match self.wait(Some(&self.socket), LOOK)? {
                 Woken::Quiet => self.look(),
                 Woken::Closed if !self.is_there() => break,
                 Woken::Closed => {
@@ -148,28 +148,15 @@ impl Kept<'_> {
         is_of(self.index, &self.backend)
     }
 
-    /// Waits for the end of a socket, or a signal.
-    fn wait(&self, socket: &File, time: Duration) -> Result<Woken> {
-        let mut all = [
-            PollFd::new(socket, PollFlags::RDHUP),
-            PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN),
-        ];
+    /// Waits for a signal, and for the end of the socket if there is one.
+    fn wait(&self, socket: Option<&File>, time: Duration) -> Result<Woken> {
+        let mut all = vec![PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN)];
+        all.extend(socket.map(|socket| PollFd::new(socket, PollFlags::RDHUP)));
         let time = Timespec::try_from(time).context("a short time")?;
         match rustix::event::poll(&mut all, Some(&time)) {
-            Ok(_) if !all[1].revents().is_empty() => Ok(Woken::Stop),
-            Ok(_) if !all[0].revents().is_empty() => Ok(Woken::Closed),
-            Ok(_) | Err(Errno::INTR) => Ok(Woken::Quiet),
-            Err(why) => Err(why).context("can't wait"),
-        }
-    }
-
-    /// Waits. Returns false after a signal.
-    fn pause(&self, time: Duration) -> Result<bool> {
-        let mut stop = [PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN)];
-        let time = Timespec::try_from(time).context("a short time")?;
-        match rustix::event::poll(&mut stop, Some(&time)) {
-            Ok(count) => Ok(count == 0),
-            Err(Errno::INTR) => Ok(true),
+            Ok(0) | Err(Errno::INTR) => Ok(Woken::Quiet),
+            Ok(_) if !all[0].revents().is_empty() => Ok(Woken::Stop),
+            Ok(_) => Ok(Woken::Closed),
             Err(why) => Err(why).context("can't wait"),
         }
     }
@@ -189,7 +176,7 @@ impl Kept<'_> {
                     }
                 }
             }
-            if !self.pause(AGAIN)? {
+            if self.wait(None, AGAIN)? == Woken::Stop {
                 return Ok(false);
             }
         }
@@ -206,7 +193,7 @@ impl Kept<'_> {
                 }
                 return Ok(false);
             }
-            match self.wait(&self.socket, AGAIN)? {
+            match self.wait(Some(&self.socket), AGAIN)? {
                 Woken::Quiet => {}
                 Woken::Closed => return Ok(true), // and the next turn dials again
                 Woken::Stop => return Ok(false),

@@ -38,8 +38,12 @@ pub(crate) fn build(waits: Waits) -> io::Result<IoUring> {
     let mut plain = IoUring::builder();
     plain.setup_cqsize(ENTRIES.1);
     // An epoll instance that contains such a ring misses completions (seen with Linux 6.18).
-    let best = (waits == Waits::InRing).then(|| best.build(ENTRIES.0).ok()).flatten();
-    best.map_or_else(|| good.build(ENTRIES.0).or_else(|_| plain.build(ENTRIES.0)), Ok)
+    if waits == Waits::InRing
+        && let Ok(ring) = best.build(ENTRIES.0)
+    {
+        return Ok(ring);
+    }
+    good.build(ENTRIES.0).or_else(|_| plain.build(ENTRIES.0))
 }
 
 /// The io_uring backend.

@@ -97,8 +97,6 @@ impl Queue {
         subsystem: &dyn Subsystem,
         turn: &mut Turn<'_>,
     ) -> Result<u64, (Status, u64)> {
-        let field = |at: u64| (Status::CONNECT_FIELD, at);
-        let in_data = |at: usize| field(at as u64 | IN_DATA);
         if request.size == 0 || u32::from(request.size) >= self.limits.nvme_entries {
             return Err(field(SQSIZE));
         }
@@ -154,8 +152,6 @@ impl Queue {
         (host, host_id): (&str, [u8; 16]),
         subsystem: &dyn Subsystem,
     ) -> Result<(), (Status, u64)> {
-        let field = |at: u64| (Status::CONNECT_FIELD, at);
-        let in_data = |at: usize| field(at as u64 | IN_DATA);
         let controller = subsystem.controller(cntlid).ok_or(in_data(CNTLID))?;
         if controller.host != host {
             return Err(in_data(HOSTNQN));
@@ -174,6 +170,16 @@ impl Queue {
         self.role = Role::Io { cntlid, qid, named: host_id != [0; 16] };
         Ok(())
     }
+}
+
+/// Returns the refusal of a field of Connect, which begins at this byte of the command.
+fn field(at: u64) -> (Status, u64) {
+    (Status::CONNECT_FIELD, at)
+}
+
+/// Returns the refusal of a field of Connect, which begins at this byte of the data.
+fn in_data(at: usize) -> (Status, u64) {
+    field(at as u64 | IN_DATA)
 }
 
 /// Returns the name at this place of the data of Connect.
