@@ -154,7 +154,7 @@ impl Full {
                 self.asking.pop_front();
                 continue;
             };
-            let len = (task.wants() - task.received).min(self.params.max_burst);
+            let len = (task.wants() - task.received).min(self.burst);
             if !self.credit.ask(len) {
                 return;
             }

@@ -55,6 +55,8 @@ pub(crate) struct Full {
     pub(crate) device: Option<Device>,
     /// The negotiated settings.
     pub(crate) params: Params,
+    /// Most bytes of an R2T.
+    pub(crate) burst: u32,
     /// The outstanding commands.
     pub(crate) tasks: Tasks,
     /// Bounds the data that is requested from the initiator and from the volume.
@@ -104,6 +106,8 @@ impl Full {
         Full {
             nexus: entry.nexus,
             device: entry.target.map(|target| Device::new(target.unit, first)),
+            // An initiator that offers no MaxBurstLength has agreed to 256 KiB (RFC 7143, 13.13).
+            burst: entry.params.max_burst.min(limits.iscsi_max_burst),
             params: entry.params,
             tasks: Tasks::new(),
             credit: Credit::new(limits.iscsi_solicited.into(), u64::from(limits.scsi_transfer) * 2),

@@ -105,6 +105,30 @@ fn a_write_takes_all_three_ways() {
 }
 
 #[test]
+fn an_initiator_that_names_no_burst_is_asked_for_no_more_than_our_bound() {
+    let limits = Limits::TEST_MIN;
+    let mut rig = Rig::new(&limits);
+    // MaxBurstLength is 262,144 then (RFC 7143, 13.13).
+    let names = [("InitiatorName", HOST), ("TargetName", NAME)];
+    rig.send(Request::login(0x87, &names).u32(24, rig.cmd_sn));
+    assert_eq!(rig.answer().login_status(), 0);
+    rig.ask(Request::command(1, 0x80, 0, &[0; 16]));
+    assert_eq!(rig.answer().status(), (2, Some((6, 0x29, 0))), "a new nexus");
+    let data = pattern(40960);
+    rig.ask(Request::command(5, 0xa0, data.len() as u32, &write10(0, 80)));
+    loop {
+        let answer = rig.answer();
+        if answer.opcode() == 0x21 {
+            break assert_eq!(answer.status(), (0, None));
+        }
+        assert!(answer.u32(44) <= limits.iscsi_max_burst);
+        assert!(rig.session.bytes().0 <= limits.iscsi_solicited.into());
+        rig.give(&answer, &data, 8192);
+    }
+    assert_eq!(rig.disk[..data.len()], data);
+}
+
+#[test]
 fn whole_sectors_are_written_as_they_arrive() {
     let mut rig = Rig::full(&Limits::SHIPPED, &[]);
     rig.serves = false;
