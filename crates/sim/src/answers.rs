@@ -204,7 +204,7 @@ impl Stage {
     /// it or something that is not data. (A process notes what it can't read before it answers, so
     /// a server that is down excuses only what it noted.)
     fn may_be_damaged(&self, op: &Record) -> bool {
-        if !self.plan.damages() {
+        if !self.totals.damages {
             return false;
         }
         self.blocks(op).iter().any(|(group, unit, b)| {

@@ -32,6 +32,7 @@ mod slow;
 mod swaps;
 mod text;
 mod together;
+mod totals;
 mod twins;
 mod versions;
 mod withdrawals;
@@ -47,6 +48,7 @@ use std::fmt;
 use std::time::Duration;
 
 pub use hosts::{HostPlan, PathFault};
+pub use totals::Totals;
 
 /// A process, named by its role and number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -444,11 +446,5 @@ impl Plan {
     /// Returns true for an MDM that leads only while no other one can.
     pub fn is_tie_breaker(&self, mdm: u8) -> bool {
         self.mdms > 1 && mdm > self.mdms / 2
-    }
-
-    /// Returns true when blocks may be damaged, or may be unreadable for a while.
-    pub fn damages(&self) -> bool {
-        let damage = |s: &Timed| matches!(s.action, Action::Damage(..));
-        self.weather.disk_read_ppm > 0 || self.steps.iter().any(damage)
     }
 }

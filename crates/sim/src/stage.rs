@@ -20,7 +20,7 @@ use crate::hosts::Initiator;
 use crate::marks::Coverage;
 use crate::nbd::Outlet;
 use crate::plan::pools::pool_name;
-use crate::plan::{Action, Death, Plan, Who};
+use crate::plan::{Action, Death, Plan, Totals, Who};
 use crate::programs::Programs;
 use crate::replaced::Replaced;
 use crate::rescue::Rescue;
@@ -69,6 +69,8 @@ pub struct Exposure {
 pub struct Stage {
     /// The plan of the run.
     pub plan: Plan,
+    /// What the steps of the plan do together.
+    pub totals: Totals,
     /// The world in which the processes run.
     pub world: World,
     /// Orders for the administrator.
@@ -246,6 +248,7 @@ impl Stage {
             newer: plan.newer,
             raised: false,
             plan: plan.clone(),
+            totals: plan.totals(),
         };
         stage.add_doubles();
         stage.add_twins();

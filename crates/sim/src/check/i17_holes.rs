@@ -33,7 +33,7 @@ pub fn check(stage: &mut Stage) -> Result<(), Failure> {
 /// # Errors
 /// A block was damaged.
 pub fn note(stage: &Stage, id: ProcId, note: &Note) -> Result<(), Failure> {
-    let whole = stage.plan.weather.holes > 0 && !stage.plan.damages();
+    let whole = stage.plan.weather.holes > 0 && !stage.totals.damages;
     if whole && matches!(note, Note::Repaired { .. } | Note::Unreadable { .. }) {
         return Err(Failure::new("I17", format!("{}: {note:?}", stage.world.name(id))));
     }
