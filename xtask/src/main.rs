@@ -9,6 +9,7 @@ mod fix;
 mod gate;
 mod header;
 mod packages;
+mod patches;
 mod sim;
 mod steps;
 mod test;

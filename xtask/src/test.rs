@@ -8,7 +8,7 @@
 //! clock run before the system tests.
 
 use crate::steps::{Steps, cargo};
-use crate::{gate, packages, sim, tidy};
+use crate::{gate, packages, patches, sim, tidy};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
@@ -239,7 +239,7 @@ fn mutants(steps: &mut Steps) -> Result<()> {
     // Other tests are in the same binaries, and a mutant is on for the whole process.
     command.args(["--", "--exact", "every_mutant_is_caught"]);
     steps.command("mutants of single crates", &mut command)?;
-    Ok(())
+    patches::run(steps, CI)
 }
 
 /// Builds the simulator and its tests, and returns the binaries of its tests.

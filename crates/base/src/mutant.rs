@@ -39,8 +39,8 @@ pub enum Mutant {
     NoMarks,
     /// R5: a write is reported clean before every replica has it.
     EagerClean,
-    /// R6: a new epoch starts active, without settling.
-    NoSettle,
+    /// R6: a settle leaves out the blocks that the primary itself knows to be dirty.
+    IgnoreOwnDirty,
     /// R6: settling forgets the secondary's own uncertain writes.
     IgnorePeerDirty,
     /// R6: the secondaries are sealed before each of them has told its state.
@@ -99,8 +99,6 @@ pub enum Mutant {
     DataUnflushed,
     /// Store: a failed flush counts as done.
     BelieveFlush,
-    /// Store: a superblock is written before the data that it points to is durable.
-    EagerSuperblock,
     /// Store: log space is reused before the checkpoint that covers it is durable.
     EagerTail,
     /// Store: a checkpoint does not speed up when the log runs out of space.
@@ -115,8 +113,6 @@ pub enum Mutant {
     NoSumCheck,
     /// Store: recovery accepts a batch of the log without checking its checksum and its chain.
     TornTail,
-    /// Store: a slot is reused before the record that frees it is durable.
-    EagerReuse,
     /// Store: recovery accepts a write to fresh space without checking the data.
     NoDataCheck,
     /// Store: a superblock counts even if its checksum does not match.
@@ -206,7 +202,7 @@ pub enum Mutant {
     OrphansLive,
     /// Pace: copies that yield to clients wait until no client is active.
     NoFloor,
-    /// Pace: a copy that has to wait at its target device is forgotten.
+    /// Pace: copies that arrive at their target device are forgotten before they begin.
     ForgetArrival,
     /// R8: the list of executed writes grows without limit.
     EndlessList,
@@ -222,8 +218,10 @@ pub enum Mutant {
     HouseAnywhere,
     /// Mdm: verdicts on the devices of one server are not batched. (The scale test of `sim`.)
     JudgeAlone,
-    /// R8: a hello's incarnation is believed before a map names it, and so is its map version.
+    /// R8: a hello is believed although no map has named its incarnation.
     BelieveHello,
+    /// Links: a client sends more at once than its own link queue takes.
+    OverfillQueue,
     /// R8: blocks that a sync has overwritten stay in the list of executed writes.
     KeepList,
     /// Recovery: it ends at once, before any server has reported.
@@ -347,8 +345,6 @@ pub enum Mutant {
     CompareAgain,
     /// R17: a retry of a compare-and-write that was not executed writes without a comparison.
     CompareOnce,
-    /// R18: the space of slots is given back before the record that frees them is durable.
-    EagerHole,
     /// R18: slots are taken again while their space is being given back.
     HoleUnawaited,
     /// R8: a request of a permission that has ended gets the generation of the present one. (The
@@ -382,7 +378,6 @@ impl Mutant {
     pub const STORE: &[Mutant] = &[
         Mutant::LogUnflushed,
         Mutant::DataUnflushed,
-        Mutant::EagerSuperblock,
         Mutant::EagerTail,
         Mutant::NoHurry,
         Mutant::MidSweep,
@@ -390,12 +385,10 @@ impl Mutant {
         Mutant::BlessBody,
         Mutant::NoSumCheck,
         Mutant::TornTail,
-        Mutant::EagerReuse,
         Mutant::NoDataCheck,
         Mutant::PresentSize,
         Mutant::GrownGap,
         Mutant::BelieveWrite,
-        Mutant::EagerHole,
         Mutant::HoleUnawaited,
         Mutant::KeepEmpty,
     ];
@@ -454,7 +447,7 @@ impl Mutant {
         Mutant::NoSoloDirty,
         Mutant::NoMarks,
         Mutant::EagerClean,
-        Mutant::NoSettle,
+        Mutant::IgnoreOwnDirty,
         Mutant::IgnorePeerDirty,
         Mutant::SealEarly,
         Mutant::AckBeforeReply,
@@ -478,7 +471,6 @@ impl Mutant {
         Mutant::LogUnflushed,
         Mutant::DataUnflushed,
         Mutant::BelieveFlush,
-        Mutant::EagerSuperblock,
         Mutant::StaleValid,
         Mutant::NoSumCheck,
         Mutant::TornTail,
@@ -525,6 +517,7 @@ impl Mutant {
         Mutant::NoFloor,
         Mutant::ForgetArrival,
         Mutant::BelieveHello,
+        Mutant::OverfillQueue,
         Mutant::EndlessList,
         Mutant::ForgetSilently,
         Mutant::ForgetEverywhere,
@@ -566,7 +559,6 @@ impl Mutant {
         Mutant::TakeCopy,
         Mutant::ForgetBrokenPath,
         Mutant::LevelBlindly,
-        Mutant::EagerHole,
         Mutant::HoleUnawaited,
         Mutant::KeepWithdrawn,
         Mutant::ReserveBlindly,

@@ -64,7 +64,8 @@ impl Arrivals {
         let waiting = &mut self.waiting;
         self.at = None;
         // Operations whose configuration has ended no longer exist.
-        while waiting.front().is_some_and(|(key, _)| ops.get(*key).is_none()) {
+        let over = |key| ops.get(key).is_none() || mutant::on(Mutant::ForgetArrival);
+        while waiting.front().is_some_and(|(key, _)| over(*key)) {
             waiting.pop_front();
         }
         let (_, oldest) = waiting.front()?;
@@ -87,10 +88,6 @@ impl Arrivals {
             let former = self.running.insert(key, (purpose, now));
             assert!(former.is_none(), "a copy that arrives is written once");
             return Some(key);
-        }
-        if mutant::on(Mutant::ForgetArrival) {
-            self.waiting.clear();
-            return None;
         }
         let at = turns.iter().filter_map(|(_, turn)| match turn {
             Turn::At(at) => Some(*at),

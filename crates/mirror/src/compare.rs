@@ -81,10 +81,6 @@ impl Clients {
         }
         op.work = Work::Write(Write::new(compare.requester, compare.since));
         (op.body, op.body_crc, op.local) = (new, Some(sum), Local::NotStarted);
-        if mutant::on(Mutant::CompareUnlocked) {
-            shard.replicas.unlock(&mut shard.ops, group, key);
-            return shard.replicas.queue(&mut shard.ops, key);
-        }
         self.start_write(shard, now, key, out);
     }
 }

@@ -56,7 +56,7 @@ impl Flows {
             Work::Scrub if self.scrub.damaged(shard, now, key, (first, blocks), out) => {
                 self.secondaries.wipe_if_idle(shard, now, group);
             }
-            Work::Whole { of: Some(write) } => {
+            Work::Whole { of: Some(write) } if !mutant::on(Mutant::NoWriteOver) => {
                 self.repairs.repair_write(shard, now, key, write, (first, blocks), out)
             }
             _ => self.repairs.ask_other(shard, now, key, (first, blocks), out),
@@ -114,13 +114,8 @@ impl Flows {
         }
         shard.count_repaired(group, repair.len().into(), out);
         let op = shard.ops.get_mut(key).expect("as above");
-        match &op.work {
-            Work::Scrub => self.scrub.count_repaired(repair.len()),
-            Work::Write(w) if !w.whole.sent.is_empty() && mutant::on(Mutant::NoWriteOver) => {
-                op.local = Local::Done;
-                return shard.check_write(now, key, out);
-            }
-            _ => {}
+        if matches!(op.work, Work::Scrub) {
+            self.scrub.count_repaired(repair.len());
         }
         if matches!(op.work, Work::Copy(_))
             && let Some(sync) = shard.replicas.sync_mut(group)

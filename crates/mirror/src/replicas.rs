@@ -184,6 +184,7 @@ impl Replicas {
         let mutant = match op.work {
             _ if op.shares() => Some(Mutant::ReadInFlight),
             Work::Copy(_) => Some(Mutant::CopyUnlocked),
+            Work::Compare(_) => Some(Mutant::CompareUnlocked),
             _ => None,
         };
         let range = Range::new(op.unit, op.at, op.len, !op.shares());

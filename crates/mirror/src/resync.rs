@@ -30,16 +30,14 @@ impl Replica {
     ) {
         let Role::Primary(primary) = &mut self.role else { return };
         let Some(sync) = &mut primary.sync else { return };
-        if reaches {
+        let ignored = sync.joiner.is_none() && mutant::on(Mutant::IgnoreOwnDirty);
+        if reaches && !ignored {
             sync.todo.extend(&self.record.dirty);
         }
         if sync.is_full() {
             for unit in store.units(group) {
                 sync.todo.insert(unit, store.valid(group, unit));
             }
-        }
-        if mutant::on(Mutant::NoSettle) && sync.joiner.is_none() {
-            sync.todo.clear();
         }
         // Writes that are in flight and were not sent to the peer are in no dirty set yet.
         for entry in primary.stream.iter().filter(|e| !e.done) {

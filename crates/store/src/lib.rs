@@ -24,11 +24,3 @@ mod units;
 
 pub use memory::Memory;
 pub use space::Space;
-
-use base::{Mutant, mutant};
-
-/// True under two mutants that let jobs overlap: the simulator's judges have to notice these by
-/// their consequences.
-fn overlaps_are_judged() -> bool {
-    mutant::on(Mutant::ReadInFlight) || mutant::on(Mutant::CopyUnlocked)
-}

@@ -2,7 +2,6 @@
 //! so the device keeps no records for replication.
 
 use crate::lost::Lost;
-use crate::overlaps_are_judged;
 use crate::space::Space;
 use crate::units::{Access, Place, Unit, Units};
 use alloc::vec::Vec;
@@ -286,7 +285,7 @@ impl Memory {
             }
             _ => true,
         };
-        !self.keeps || overlaps_are_judged() || self.running.iter().all(|(_, job)| apart(job))
+        !self.keeps || self.running.iter().all(|(_, job)| apart(job))
     }
 
     /// Pins the unit's slot. With `make`, takes a slot if the unit has none. `None`: there is no

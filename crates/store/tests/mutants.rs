@@ -26,10 +26,8 @@ fn life(mutant: Mutant, seed: u64) {
         Mutant::EagerTail | Mutant::NoHurry => lives::log_wraps(seed),
         // Only a group that is wiped and written again between two checkpoints shows this one.
         Mutant::MidSweep => lives::wiped(seed),
-        // Only a device without other free slots reuses a slot at once.
-        Mutant::EagerReuse => lives::reuse(seed),
-        // Only a device that gives space back shows these.
-        Mutant::EagerHole | Mutant::HoleUnawaited => lives::holes(seed),
+        // Only a device that gives space back shows this one.
+        Mutant::HoleUnawaited => lives::holes(seed),
         // Only a device that grows shows these.
         Mutant::GrownGap => lives::grown(seed),
         Mutant::PresentSize => lives::imitated(seed),

@@ -62,6 +62,7 @@ pub(crate) fn run() -> Result<bool> {
     findings.extend(unused::check(&files));
     findings.extend(crates::check(&files)?);
     findings.extend(crate::header::check()?);
+    findings.extend(crate::patches::check()?);
     for finding in &findings {
         println!("{finding}");
     }

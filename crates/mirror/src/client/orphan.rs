@@ -61,13 +61,10 @@ impl<T: Copy> Client<T> {
     ) {
         let mut over = Vec::new();
         for (key, request) in self.requests.iter() {
-            if gone(request.origin) && request.gone.is_none() {
+            let counts = request.held || !mutant::on(Mutant::OrphansLive);
+            if gone(request.origin) && request.gone.is_none() && counts {
                 over.push(key);
             }
-        }
-        if mutant::on(Mutant::OrphansLive) {
-            let held = |key: &u64| self.ops.iter().any(|(_, op)| op.held && op.request == *key);
-            over.retain(held);
         }
         self.orphan(&over, why, turn);
     }

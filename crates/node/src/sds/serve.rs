@@ -213,10 +213,6 @@ impl Sds {
                 let session =
                     Session::newer(self.sessions.leaders.get(&device).copied(), hello, link)?;
                 self.links.insert(link, PeerRole::Leader(device, version));
-                if mutant::on(Mutant::BelieveHello) {
-                    let map = MapVersion(hello.map);
-                    mirror.heard(now, device, Sender { incarnation, map }, out);
-                }
                 self.sessions.leaders.insert(device, session)
             }
         };

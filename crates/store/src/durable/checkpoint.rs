@@ -369,8 +369,5 @@ impl Durable {
         };
         c.save_bytes(self.content.layout.root[copy].at, &root, &mut self.ops, out);
         c.save_bytes(self.content.layout.records[copy].at, &records, &mut self.ops, out);
-        if mutant::on(Mutant::EagerSuperblock) {
-            c.save_superblocks(Step::First, &self.content, &mut self.ops, out);
-        }
     }
 }

@@ -1,8 +1,7 @@
 //! The operations that give free slots back. `holes` chooses the slots and the time.
 
-use super::layout::{SLOT, SLOT_BLOCKS};
+use super::layout::SLOT;
 use super::store::Durable;
-use base::{BlockSet, GroupId, UnitKey};
 use core::ops::Range;
 use seam::{DiskError, Effects, Note};
 
@@ -35,23 +34,6 @@ pub(super) fn ended(store: &mut Durable, bytes: u64, error: Option<DiskError>, o
         Some(why) => {
             store.slots.holes().stop();
             out.note(Note::SpaceKept { device: store.content.identity.device, why });
-        }
-    }
-}
-
-/// A mutant: gives slots back as soon as a job begins to zero their whole content.
-pub(super) fn early(
-    store: &mut Durable,
-    (group, unit, at, len): (GroupId, UnitKey, u32, u32),
-    out: &mut Effects,
-) {
-    let zeroed = BlockSet::within(at, len);
-    for chunk in (0..16u32).filter(|_| store.tuning.holes > 0) {
-        let blocks = (zeroed.0[chunk as usize / 4] >> (chunk % 4 * 16)) as u16;
-        let slot = store.slots.slot_of(group, unit, chunk * SLOT_BLOCKS);
-        let slot = slot.filter(|slot| store.slots.map().valid(*slot) & !blocks == 0);
-        if let Some(slot) = slot.filter(|_| blocks != 0) {
-            store.ops.punch(store.content.layout.slot(slot), SLOT, out);
         }
     }
 }

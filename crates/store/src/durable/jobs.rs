@@ -4,7 +4,6 @@
 
 use super::job::{Fetch, IN_FLIGHT, Job, Kind};
 use super::unitmap::Pin;
-use crate::overlaps_are_judged;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::{BlockSet, Slab, UnitKey};
@@ -102,12 +101,11 @@ impl Jobs {
     pub(super) fn is_not_read(&self, unit: UnitKey, at: u32, len: u32, pins: &[Pin]) -> bool {
         let touched = BlockSet::touching(at, len);
         let same_slot = |job: &Job| job.pins.iter().any(|a| pins.iter().any(|b| a.slot == b.slot));
-        overlaps_are_judged()
-            || self.table.iter().all(|(_, job)| match job.kind {
-                Kind::Read { at, len } if len > 0 && job.fetch.unit == unit => {
-                    BlockSet::touching(at, len).and(touched).is_empty() || !same_slot(job)
-                }
-                _ => true,
-            })
+        self.table.iter().all(|(_, job)| match job.kind {
+            Kind::Read { at, len } if len > 0 && job.fetch.unit == unit => {
+                BlockSet::touching(at, len).and(touched).is_empty() || !same_slot(job)
+            }
+            _ => true,
+        })
     }
 }

@@ -14,7 +14,7 @@ use super::record::{Part, Write, WriteMode};
 use super::slots::Slots;
 use super::unitmap::{Chunk, Pin};
 use alloc::vec::Vec;
-use base::{BLOCK, BlockSet, Mutant, UnitKey, mutant};
+use base::{BLOCK, BlockSet, UnitKey};
 use seam::Buf;
 
 impl Slots {
@@ -48,12 +48,7 @@ impl Slots {
     }
 
     /// Makes one part per slot for those blocks that are zeroed whole and hold data.
-    pub(super) fn place_clears(
-        &mut self,
-        pins: &mut Vec<Pin>,
-        write: &mut Write,
-        blocks: BlockSet,
-    ) {
+    pub(super) fn place_clears(&self, write: &mut Write, blocks: BlockSet) {
         for chunk in 0..UNIT_CHUNKS as u8 {
             let zeroed = (blocks.0[chunk as usize / 4] >> (chunk % 4 * 16)) as u16;
             let name = Chunk { group: write.group, unit: write.unit, chunk };
@@ -63,12 +58,6 @@ impl Slots {
                 continue;
             }
             write.parts.push(new_part(slot, chunk, WriteMode::Clear, blocks));
-            if mutant::on(Mutant::EagerReuse) {
-                let pin = pins.iter().position(|p| p.slot == slot).expect("it is pinned");
-                let pin = pins.remove(pin);
-                self.clear(slot, blocks);
-                self.unpin(pin);
-            }
         }
     }
 

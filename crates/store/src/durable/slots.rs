@@ -14,7 +14,7 @@ use super::sums::Sums;
 use super::unitmap::{Access, Chunk, Pin, UnitMap};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use base::{BlockSet, GroupId, Mutant, UnitKey, VolumeId, mutant};
+use base::{BlockSet, GroupId, UnitKey, VolumeId};
 use seam::Buf;
 
 /// The range of a reservation: group, unit, first byte, number of bytes.
@@ -155,9 +155,7 @@ impl Slots {
         for part in &write.parts {
             if part.way == WriteMode::Clear {
                 self.overlay.clear(part.slot, part.blocks);
-                if !mutant::on(Mutant::EagerReuse) {
-                    self.map.clear(part.slot, part.blocks);
-                }
+                self.map.clear(part.slot, part.blocks);
                 continue;
             }
             if part.old != NO_SLOT {

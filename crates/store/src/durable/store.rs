@@ -309,12 +309,7 @@ impl UnitStore for Durable {
             Ask::Write { at, body, crc } => {
                 self.start_write(token, group, unit, at, (body, crc), marks, out)
             }
-            Ask::Zero { at, len } => {
-                if mutant::on(Mutant::EagerHole) {
-                    give_back::early(self, (group, unit, at, len), out);
-                }
-                self.start_zero(token, group, unit, at, len, marks, out)
-            }
+            Ask::Zero { at, len } => self.start_zero(token, group, unit, at, len, marks, out),
             Ask::MarkLost { at, len } => self.start_lose(token, group, unit, at, len, marks, out),
         }
     }

@@ -172,8 +172,7 @@ impl Durable {
                 }
             }
             None => {
-                let pins = &mut self.jobs.at(key).pins;
-                self.slots.place_clears(pins, &mut write, BlockSet::within(at, len));
+                self.slots.place_clears(&mut write, BlockSet::within(at, len));
                 for block in pieces.iter().flat_map(|p| p.first..p.first + p.count) {
                     let data = whole(block, block + 1, out);
                     self.slots.place_inline(&mut write, block, data);
