@@ -32,11 +32,14 @@ pub(crate) const LOSSES: [&str; 4] = ["run", "--allow-loss", "--seeds", "0..300"
 /// The profile of what runs for hours: optimised as a release.
 const LONG: &str = "hunt";
 
-/// Builds the simulator. It is built separately from the product, because it contains the mutants.
-pub(crate) fn build(steps: &mut Steps, profile: &str) -> Result<bool> {
+/// The feature that switches mutants on. Only what is built apart from the product may have it.
+pub(crate) const MUTANTS: [&str; 2] = ["--features", "gabion-sim/mutants"];
+
+/// Builds the simulator, with the mutants.
+fn build(steps: &mut Steps) -> Result<bool> {
     let package = ["--package", "gabion-sim", "--bin", "gabion-sim"];
-    let mut build = cargo(&["build", "--profile", profile]);
-    steps.command("build the simulator", build.args(package))
+    let mut build = cargo(&["build", "--profile", LONG]);
+    steps.command("build the simulator", build.args(package).args(MUTANTS))
 }
 
 /// Returns a command that runs the simulator of this profile with these arguments.
@@ -59,7 +62,7 @@ pub(crate) fn hunt(args: &HuntArgs) -> Result<bool> {
 
 fn go(command: &mut Command) -> Result<bool> {
     let mut steps = Steps::default();
-    if build(&mut steps, LONG)? {
+    if build(&mut steps)? {
         steps.command("simulator", command)?;
     }
     Ok(steps.finish())

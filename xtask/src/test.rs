@@ -1,11 +1,10 @@
 //! `cargo xtask test`: everything that CI runs, and on demand parts that are for the night
 //! (`.ci/night`).
 //!
-//! The code is built once with the profile `ci` for everything that runs, and what contains the
-//! mutants is built apart. While the system tests run, which wait more than they compute,
-//! everything else but the fuzz targets runs in the background. There the simulator is built first,
-//! because its runs need no lock of cargo: the lints are built beside them. Unit tests that read a
-//! clock run before the system tests.
+//! The code is built once, with the profile `ci` and without the mutants. While the system tests
+//! run, which wait more than they compute, everything else but the fuzz targets runs in the
+//! background. There the simulator is built first, because its runs need no lock of cargo: the
+//! lints are built beside them. Unit tests that read a clock run before the system tests.
 
 use crate::steps::{Steps, cargo};
 use crate::{gate, packages, patches, sim, tidy};
@@ -48,15 +47,18 @@ const LANDING: [Part; 4] = [Part::Style, Part::Unit, Part::Sim, Part::System];
 /// The profile of everything that is tested.
 const CI: &str = "ci";
 
-/// The packages that are built as a release has them, without the mutants, and the system tests.
-const PRODUCT: [&str; 5] = ["--workspace", "--exclude", "gabion-sim", "--exclude", "xtask"];
+/// All packages that are tested. They are built together, because other selections of packages
+/// would need other features of third-party libraries.
+const ALL: [&str; 3] = ["--workspace", "--exclude", "xtask"];
 
-/// The packages that are built with the mutants. With the system tests, so that more builds of
-/// third-party libraries serve both.
-const SIMULATION: [&str; 4] = ["--package", "gabion-sim", "--package", "gabion-system-tests"];
+/// All but the simulator: what the system tests wait for.
+const PRODUCT: [&str; 5] = ["--workspace", "--exclude", "xtask", "--exclude", "gabion-sim"];
 
 /// The folder of the system tests.
 const SYSTEM_TESTS: &str = "tests/system";
+
+/// The folder of the simulator.
+const SIMULATOR: &str = "crates/sim";
 
 /// Names of the system tests that measure how long something stalls: one runs at a time.
 const MEASURING: [&str; 7] = [
@@ -117,7 +119,8 @@ pub(crate) fn run(args: &TestArgs) -> Result<bool> {
         Ok(())
     };
     let behind = |steps: &mut Steps| -> Result<()> {
-        let simulator = if wanted(Part::Sim) { build_simulator(steps)? } else { Vec::new() };
+        let alone = !wanted(Part::Unit) && !wanted(Part::System);
+        let simulator = if wanted(Part::Sim) { simulator(steps, alone)? } else { Vec::new() };
         let lints_and_examples = |steps: &mut Steps| -> Result<()> {
             if wanted(Part::Unit) {
                 run_all(steps, &pure)?;
@@ -126,11 +129,8 @@ pub(crate) fn run(args: &TestArgs) -> Result<bool> {
                 lints(steps)?;
             }
             if wanted(Part::Unit) {
-                examples(steps, &PRODUCT)?;
+                examples(steps)?;
                 chores(steps)?;
-            }
-            if wanted(Part::Sim) {
-                examples(steps, &SIMULATION)?;
             }
             Ok(())
         };
@@ -198,6 +198,7 @@ fn style(steps: &mut Steps) -> Result<()> {
 fn lints(steps: &mut Steps) -> Result<()> {
     // With the profile of everything else, so that the same macros serve all.
     let mut lints = cargo(&["clippy", "--profile", CI, "--workspace", "--all-targets"]);
+    lints.args(sim::MUTANTS);
     steps.command("lints", lints.args(["--quiet", "--", "-D", "warnings"]))?;
     Ok(())
 }
@@ -213,10 +214,10 @@ fn run_all(steps: &mut Steps, binaries: &[Binary]) -> Result<()> {
     Ok(())
 }
 
-/// Runs the examples in the documentation of these packages.
-fn examples(steps: &mut Steps, packages: &[&str]) -> Result<()> {
+/// Runs the examples in the documentation.
+fn examples(steps: &mut Steps) -> Result<()> {
     let mut examples = cargo(&["test", "--profile", CI, "--doc"]);
-    steps.command("examples in the documentation", examples.args(packages))?;
+    steps.command("examples in the documentation", examples.args(ALL))?;
     Ok(())
 }
 
@@ -227,28 +228,37 @@ fn chores(steps: &mut Steps) -> Result<()> {
     Ok(())
 }
 
-/// Runs the tests that switch the rules of a crate off one by one. The mutants must not get into
-/// the builds of other tests.
+/// Runs the tests that switch the rules of a crate off one by one, and those of the simulator that
+/// do. The mutants must not get into the builds of other tests.
 fn mutants(steps: &mut Steps) -> Result<()> {
-    let mut command = cargo(&["test", "--profile", CI, "--test", "mutants"]);
-    // With the simulator, so that the same builds of all libraries serve both.
-    command.args(["--package", "gabion-sim"]);
-    for package in ["gabion-store", "gabion-mirror", "gabion-node", "gabion-mdm", "gabion-fleet"] {
-        command.args(["--package", package, "--features", &format!("{package}/mutants")]);
-    }
+    const CRATES: [&str; 5] = ["store", "mirror", "node", "mdm", "fleet"];
+    // The same packages in both commands, so that the same builds serve both.
+    let tests = |target| {
+        let mut tests = cargo(&["test", "--profile", CI, "--test", target]);
+        tests.args(["--package", "gabion-sim"]).args(sim::MUTANTS);
+        for name in CRATES {
+            let (package, feature) = (format!("gabion-{name}"), format!("gabion-{name}/mutants"));
+            tests.args(["--package", &package, "--features", &feature]);
+        }
+        tests
+    };
+    steps.command("mutants of the simulator", &mut tests("clusters"))?;
     // Other tests are in the same binaries, and a mutant is on for the whole process.
-    command.args(["--", "--exact", "every_mutant_is_caught"]);
-    steps.command("mutants of single crates", &mut command)?;
+    let exact = ["--", "--exact", "every_mutant_is_caught"];
+    steps.command("mutants of single crates", tests("mutants").args(exact))?;
     patches::run(steps, CI)
 }
 
-/// Builds the simulator and its tests, and returns the binaries of its tests.
-fn build_simulator(steps: &mut Steps) -> Result<Vec<Binary>> {
-    let mut built = build(steps, "build the simulator and its tests", &SIMULATION)?;
-    built.retain(|binary| !binary.folder.ends_with(SYSTEM_TESTS));
+/// Builds the simulator and its tests, and returns the binaries of its tests. `alone`: nothing else
+/// was built.
+fn simulator(steps: &mut Steps, alone: bool) -> Result<Vec<Binary>> {
+    let packages = if alone { &["--package", "gabion-sim"][..] } else { &ALL };
+    let mut built = build(steps, "build the simulator and its tests", packages)?;
+    built.retain(|binary| binary.folder.ends_with(SIMULATOR));
     Ok(built)
 }
 
+/// Runs the simulator and its tests.
 fn simulation(steps: &mut Steps, tests: &[Binary]) -> Result<()> {
     if !tests.is_empty() {
         run_all(steps, tests)?;

@@ -565,6 +565,9 @@ impl Mutant {
     ];
 }
 
+/// True if this build contains the mutants (feature `mutants`).
+pub const PRESENT: bool = cfg!(feature = "mutants");
+
 /// Returns true if this mutant is switched on. A constant `false` without the feature `mutants`.
 #[cfg(not(feature = "mutants"))]
 #[inline(always)]
@@ -582,7 +585,11 @@ pub fn on(m: Mutant) -> bool {
 }
 
 /// Switches one mutant on for the whole process; `None` switches all off.
-#[cfg(feature = "mutants")]
+///
+/// # Panics
+/// This build does not contain the mutants.
 pub fn choose(m: Option<Mutant>) {
+    assert!(PRESENT || m.is_none(), "this build contains no mutants (feature `mutants`)");
+    #[cfg(feature = "mutants")]
     CHOSEN.store(m.map_or(0, |m| m as u32), core::sync::atomic::Ordering::Relaxed);
 }

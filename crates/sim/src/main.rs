@@ -193,6 +193,7 @@ fn main() -> Result<ExitCode> {
 }
 
 fn mutants(max_seeds: u64, from: u64, only: &[String], jobs: usize) -> Result<ExitCode> {
+    has_mutants()?;
     let mut list = base::Mutant::ALL.to_vec();
     if !only.is_empty() {
         list = only
@@ -219,6 +220,11 @@ fn mutants(max_seeds: u64, from: u64, only: &[String], jobs: usize) -> Result<Ex
     let caught = catches.iter().filter(|c| c.caught.is_some()).count();
     println!("{caught} passed, {} failed", catches.len() - caught);
     Ok(if caught == catches.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn has_mutants() -> Result<()> {
+    anyhow::ensure!(base::mutant::PRESENT, "this build has no mutants: use cargo xtask sim");
+    Ok(())
 }
 
 fn scale(shape: Shape, json: bool) -> Result<ExitCode> {
@@ -276,6 +282,7 @@ fn one(one: One) -> Result<ExitCode> {
     }
     sim::panics::hook();
     if let Some(name) = &one.mutant {
+        has_mutants()?;
         base::mutant::choose(Some(
             mutants::by_name(name).with_context(|| format!("no mutant {name:?}"))?,
         ));

@@ -8,6 +8,7 @@ mod common;
 mod cut_off;
 mod heard;
 mod hung;
+#[cfg(feature = "mutants")]
 mod rare;
 mod scale;
 mod stops;

@@ -3,7 +3,7 @@
 //! (rules R4 and R12).
 
 use crate::common::{UNITS, alone, ask_every_unit, ms};
-use base::mutant::{Mutant, choose};
+use base::Mutant;
 use sim::plan::{Action, Plan, Timed, Who};
 use sim::run::run;
 use sim::trace::Sink;
@@ -37,7 +37,7 @@ const PROMISE: Duration = Duration::from_millis(3300);
 
 #[test]
 fn many_servers_that_only_the_mdm_does_not_reach_go_on_serving() {
-    let _alone = alone();
+    let alone = alone();
     let stories = [5, 8].iter().flat_map(|silent| (1..=8).map(|seed| (seed, *silent)));
     for (seed, silent) in stories {
         let outcome = run(&plan(seed, silent), Sink::Off);
@@ -46,13 +46,12 @@ fn many_servers_that_only_the_mdm_does_not_reach_go_on_serving() {
         println!("seed {seed}, {silent} silent: the longest request took {longest:?}");
         assert!(longest < PROMISE, "seed {seed}, {silent} silent: {longest:?}");
     }
-    choose(Some(Mutant::HoardMaps));
-    let without = run(&plan(2, 5), Sink::Off).longest;
-    choose(None);
-    assert!(without > Duration::from_secs(5), "they wait for the MDM: {without:?}");
+    let longest = |seed, silent| run(&plan(seed, silent), Sink::Off).longest;
+    let waits = |longest| longest > Duration::from_secs(5);
+    let hoard = alone.without_rule(Mutant::HoardMaps, || longest(2, 5));
+    assert!(hoard.is_none_or(waits), "they wait for the MDM: {hoard:?}");
     // All silent servers are declared lost, so some groups have no server left that may serve.
-    choose(Some(Mutant::NoLossLimit));
-    let without = (1..=8).map(|seed| run(&plan(seed, 8), Sink::Off).longest).max();
-    choose(None);
-    assert!(without > Some(Duration::from_secs(5)), "none is left: {without:?}");
+    let worst = || (1..=8).map(|seed| longest(seed, 8)).max().expect("eight runs");
+    let lost = alone.without_rule(Mutant::NoLossLimit, worst);
+    assert!(lost.is_none_or(waits), "none is left: {lost:?}");
 }

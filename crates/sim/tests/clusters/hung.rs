@@ -2,7 +2,7 @@
 //! time, and dials it first, moves on to another MDM in time.
 
 use crate::common::alone;
-use base::mutant::{Mutant, choose};
+use base::Mutant;
 use sim::plan::Plan;
 use sim::run::run;
 use sim::trace::Sink;
@@ -29,16 +29,15 @@ const PROMISE: Duration = Duration::from_secs(7);
 
 #[test]
 fn a_hanging_mdm_delays_no_client() {
-    let _alone = alone();
+    let alone = alone();
     for (seed, who) in (1..=4).flat_map(|seed| [(seed, "sdc0"), (seed, "sds0")]) {
         let outcome = run(&plan(seed, who), Sink::Off);
         assert!(outcome.failure.is_none(), "seed {seed}: {}", outcome.failure.unwrap());
         println!("seed {seed}, {who}: the longest request took {:?}", outcome.longest);
         assert!(outcome.longest < PROMISE, "seed {seed}, {who}: {:?}", outcome.longest);
     }
-    choose(Some(Mutant::AwaitMute));
-    let longest = run(&plan(1, "sdc0"), Sink::Off).longest;
-    choose(None);
-    println!("with patience: {longest:?}");
-    assert!(longest > Duration::from_secs(15), "{longest:?}");
+    let longest = || run(&plan(1, "sdc0"), Sink::Off).longest;
+    let patient = alone.without_rule(Mutant::AwaitMute, longest);
+    println!("with patience: {patient:?}");
+    assert!(patient.is_none_or(|longest| longest > Duration::from_secs(15)), "{patient:?}");
 }

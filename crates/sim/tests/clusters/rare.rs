@@ -2,7 +2,7 @@
 //! that first found it.
 
 use crate::common::alone;
-use base::mutant::Mutant;
+use base::Mutant;
 use sim::mutants::{Found, hunt};
 
 #[test]

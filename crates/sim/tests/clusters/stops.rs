@@ -2,7 +2,7 @@
 //! back at any moment.
 
 use crate::common::{UNITS, alone, ask_every_unit, ms};
-use base::mutant::{Mutant, choose};
+use base::Mutant;
 use sim::plan::{Action, Plan, Timed, Who};
 use sim::run::run;
 use sim::trace::Sink;
@@ -27,14 +27,12 @@ fn downs(seed: u64, servers: u8, stop: u64) -> u64 {
 
 #[test]
 fn a_server_paused_for_a_second_keeps_its_copies() {
-    let _alone = alone();
+    let alone = alone();
     let stories: Vec<(u64, u8)> =
         [2, 3, 5].iter().flat_map(|n| (1..=6).map(move |s| (s, *n))).collect();
     let all = |stop| stories.iter().map(|(seed, n)| downs(*seed, *n, stop)).collect::<Vec<_>>();
     assert!(all(1000).iter().all(|n| *n == 0));
     assert!(all(1700).iter().all(|n| *n > 0), "who doesn't come back is done without");
-    choose(Some(Mutant::StopIsLoss));
-    let without = all(1000);
-    choose(None);
-    assert!(without.iter().any(|n| *n > 0), "{without:?}");
+    let lost = alone.without_rule(Mutant::StopIsLoss, || all(1000));
+    assert!(lost.as_ref().is_none_or(|lost| lost.iter().any(|n| *n > 0)), "{lost:?}");
 }

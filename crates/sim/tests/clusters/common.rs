@@ -1,7 +1,7 @@
 //! The lock that lets one test run at a time, and shared parts of plans that are written by hand: a
 //! client that reads and writes every unit of its volume again and again.
 
-use base::mutant::choose;
+use base::mutant::{Mutant, PRESENT, choose};
 use sim::plan::{Action, IoKind, Plan, Timed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -39,6 +39,19 @@ pub(crate) struct Alone {
 pub(crate) fn alone() -> Alone {
     static LOCK: Mutex<()> = Mutex::new(());
     Alone { _lock: LOCK.lock().unwrap_or_else(PoisonError::into_inner) }
+}
+
+impl Alone {
+    /// Runs something while the mutant is switched on. `None`: this build contains no mutants.
+    pub(crate) fn without_rule<R>(&self, mutant: Mutant, run: impl FnOnce() -> R) -> Option<R> {
+        if !PRESENT {
+            return None;
+        }
+        choose(Some(mutant));
+        let result = run();
+        choose(None);
+        Some(result)
+    }
 }
 
 impl Drop for Alone {

@@ -6,7 +6,6 @@
 
 use crate::common::alone;
 use base::Limits;
-use base::mutant::{Mutant, choose};
 use sim::plan::clocks::{MOST_DRIFT_PPM, may_stand};
 use sim::plan::{Plan, Who};
 use sim::run::run;
@@ -108,11 +107,12 @@ fn leases_hold_whatever_clocks_do_within_the_bounds() {
 }
 
 #[test]
+#[cfg(feature = "mutants")]
 fn a_promise_without_its_margin_is_noticed_by_drift_alone() {
-    let _alone = alone();
-    choose(Some(Mutant::NoMargin));
-    let (exact, apart) = (verdicts(|_, _| String::new()), verdicts(most_drift));
-    choose(None);
+    let alone = alone();
+    let both = || (verdicts(|_, _| String::new()), verdicts(most_drift));
+    let (exact, apart) =
+        alone.without_rule(base::Mutant::NoMargin, both).expect("they are built in");
     assert!(exact.is_empty(), "while clocks are exact: {exact:?}");
     assert!(!apart.is_empty() && apart.iter().all(|v| v.starts_with("I2")), "{apart:?}");
 }
