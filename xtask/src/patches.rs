@@ -104,7 +104,7 @@ fn apply(patch: &Patch, back: bool) -> Result<()> {
     Ok(())
 }
 
-/// Returns true if the test fails: not because it can't be built or found.
+/// Returns true if the test fails. A test that can't be built or found does not count.
 fn is_noticed(patch: &Patch, profile: &str, steps: &mut Steps) -> Result<bool> {
     let mut test = cargo(&["test", "--profile", profile, "--test", "all", "--package"]);
     test.arg(format!("gabion-{}", patch.of)).args(["--", "--exact", &patch.test]);

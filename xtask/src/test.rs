@@ -93,7 +93,7 @@ pub(crate) fn run(args: &TestArgs) -> Result<bool> {
         }
         Ok(())
     };
-    // They are downloaded while the code is compiled.
+    // The programs are downloaded while the code is compiled.
     let install = |steps: &mut Steps| {
         ready = wanted(Part::System) && programs(steps)?;
         Ok(())
@@ -178,7 +178,7 @@ fn build(steps: &mut Steps, title: &str, packages: &[&str]) -> Result<Vec<Binary
     Ok(binaries)
 }
 
-/// Returns the binary with tests of which this message of cargo tells, if it tells of one.
+/// Returns the test binary that this message of cargo reports, if it reports one.
 fn binary(message: &Value) -> Option<Binary> {
     let path = message["executable"].as_str().filter(|_| message["profile"]["test"] == true)?;
     let folder = Path::new(message["manifest_path"].as_str()?).parent()?;

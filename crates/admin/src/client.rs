@@ -171,7 +171,7 @@ impl Admin {
         }
     }
 
-    /// Returns true when an MDM answers there, whether it leads or not.
+    /// Returns true when an MDM answers at this address, whether it leads or not.
     pub fn answers(mdm: SocketAddr) -> bool {
         match Admin::within(mdm, CONNECT_OTHERS) {
             Ok(_) => true,

@@ -18,10 +18,12 @@ pub enum Exit {
     Unserved = 4,
     /// No MDM answers.
     Unreachable = 5,
-    /// Something is in use: an address, or the directory by another cluster or command.
+    /// Something is in use: an address, a log, the directory by another cluster or command, or a
+    /// volume that is to be attached or detached.
     InUse = 6,
-    /// `bench ratio`: a ratio misses its promise, or could not be measured. `bench esg`: a size
-    /// could not be measured.
+    /// `bench ratio`, `bench disk`, `bench rebuild`: a ratio misses its promise, or could not be
+    /// measured. `bench esg`: a size could not be measured. `demo exaforge`: the run missed a
+    /// promise.
     Missed = 7,
 }
 

@@ -189,7 +189,7 @@ pub struct Sdc {
     pub counts_left_out: u32,
     /// Devices that refuse this client. Its I/O to groups that they lead waits.
     pub refused_by: Vec<u32>,
-    /// Its build, as far as it has said so.
+    /// Its build; `None` until it has reported it.
     pub build: Option<Build>,
 }
 

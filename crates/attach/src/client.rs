@@ -18,7 +18,7 @@ use wire::control::Access;
 const SEAT: usize = 0;
 /// How long an MDM may take to accept the client.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Longest wait of one round of the loop meanwhile.
+/// Longest wait of one round of the loop while the client waits for that.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Most bytes of a volume's name in a client's name. They are the last ones of the volume's name.
@@ -167,10 +167,10 @@ impl Client {
         self.reactor.request(SEAT, id, request);
     }
 
-    /// Ends requests whose answers nobody wants any more, with numbers in ascending order. What no
-    /// server has of them is never sent, and the rest is not sent again. So each of them takes
-    /// effect before what is requested from now on, or never (rule R16). Their answers come
-    /// nevertheless, within about ten seconds.
+    /// Withdraws requests whose answers nobody wants any more. Their numbers are in ascending
+    /// order. Operations that no server has are never sent, and the others are not sent again. So
+    /// each of these requests takes effect before any later request, or never (rule R16). The
+    /// answers come nevertheless, within about ten seconds.
     pub(crate) fn withdraw(&mut self, ids: &[RequestId]) {
         self.reactor.withdraw(SEAT, ids);
     }

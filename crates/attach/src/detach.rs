@@ -171,7 +171,7 @@ fn claim(device: &Path) -> Result<Option<OwnedFd>> {
     Ok(Some(block::claim(device)?.ok_or_else(|| elsewhere(device))?))
 }
 
-/// Returns the error for a device that something uses which is not visible from here.
+/// Returns the error for a device whose user is not visible to this process.
 fn elsewhere(device: &Path) -> anyhow::Error {
     let otherwise = "it is mounted in another mount namespace (a container), perhaps. It goes when \
                      that ends; then run `gabion detach` again";

@@ -95,8 +95,8 @@ pub(crate) fn wait_gone(volume: &str) -> bool {
     block::wait(GOING, || index(volume).is_none())
 }
 
-/// Returns what tells which ranges of a volume hold data, if a data client of this machine serves
-/// NBD.
+/// Returns a connection that tells which ranges of a volume hold data, if a data client of this
+/// machine serves NBD.
 pub(crate) fn allocation(served: &Served) -> Option<Allocation> {
     let at = address(served).ok()?;
     Remote::dial(at).and_then(|remote| remote.allocation(&served.uuid)).ok()

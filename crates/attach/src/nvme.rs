@@ -176,7 +176,8 @@ pub(crate) fn device(uuid: &str) -> Option<PathBuf> {
     })
 }
 
-/// Returns the connections of the other attached volumes that are the same one.
+/// Returns the records of this connection at the other attached volumes: empty if none of them uses
+/// it.
 fn others(connection: &Connection, but: Option<&str>) -> Result<Vec<Connection>> {
     let mut found = Vec::new();
     for place in Place::all()? {

@@ -67,8 +67,8 @@ impl Via {
     }
 }
 
-/// Makes something with the best method that works, or with `wanted`. Also returns why better ones
-/// were not used. `make` leaves nothing behind if it fails.
+/// Calls `make` with the best method that works, or with `wanted`. Returns its result, and why
+/// better methods were not used. `make` leaves nothing behind if it fails.
 pub(crate) fn take<T>(
     wanted: Option<Via>,
     make: impl FnMut(Via) -> Result<T>,

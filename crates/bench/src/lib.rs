@@ -9,7 +9,7 @@
 //! data has two copies again. `disk` compares a durable cluster with `fio` on the same disk;
 //! `device` does so without cluster and network.
 //!
-//! `hosts` loads a volume as hosts do, over NBD and iSCSI; `ratio` compares the two.
+//! `hosts` loads a volume as hosts do, over NBD, iSCSI and NVMe/TCP; `ratio` compares them.
 //!
 //! This crate compares only figures of the same machine and the same run. Published figures are in
 //! `experiments`. It starts clusters with the binary that calls it.

@@ -97,7 +97,7 @@ impl TestCluster {
         TestCluster::serving(layout, backend, tcp_only, None)
     }
 
-    /// The same. With `ports`, it serves hosts there.
+    /// Does the same. With `ports`, the cluster serves hosts there.
     pub fn serving(
         layout: Layout,
         backend: rt::Backend,

@@ -1,10 +1,18 @@
 //! The processes of the roles: `gabion mdm run`, `gabion sds run` and `gabion sdc run`.
 //!
-//! `role_mdm`, `role_sds` and `role_sdc` turn a configuration file into the node of a role, and
-//! `service` runs it: threads, signals, the log. The rest is what such a process needs: `config`
-//! and `spec` (its file), `files` and `process` (what it leaves on disk), `notes` (its log),
-//! `supervised` and `device_watch` (when it has to end), `safety` (what keeps it running when
-//! memory is short). `offline`, `content` and `inspect` examine a device that no process serves.
+//! | file | content |
+//! |---|---|
+//! | `role_mdm`, `role_sds`, `role_sdc` | turn a configuration file into the node of a role |
+//! | `service` | runs a node: threads, signals, the log |
+//! | `config`, `written` | configuration files |
+//! | `spec`, `size` | devices, volumes and sizes as text |
+//! | `secrets` | the files with the secrets of hosts |
+//! | `files`, `process` | writes files that survive a power cut; pid files |
+//! | `notes` | the lines of a role's log |
+//! | `supervised`, `device_watch` | reasons for which a process has to end |
+//! | `lost_log` | refuses to begin a cluster where another one was |
+//! | `safety` | keeps a process running when memory is short |
+//! | `offline`, `content`, `inspect` | examine a device that no process serves |
 //!
 //! This crate does not know how many processes a cluster has, or where they run: `fleet` starts
 //! them. It asks no MDM, prints nothing but a role's log, and decides nothing about data: the

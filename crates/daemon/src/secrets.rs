@@ -58,7 +58,8 @@ fn from_toml<T: DeserializeOwned>(text: &str) -> Result<File<T>> {
 }
 
 impl<T> File<T> {
-    /// Checks the names of hosts with `check`, and makes each entry of its owner's name and itself.
+    /// Checks the names of hosts with `check`, and converts each entry. The conversion gets the
+    /// name of the entry's owner, and the entry.
     fn map<U>(
         self,
         check: impl Fn(&str) -> Result<()>,

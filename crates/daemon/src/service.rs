@@ -133,7 +133,7 @@ pub(crate) fn run<N: Node + Watch + 'static>(
         lost: Arc::default(),
         running: BTreeMap::new(),
         waiting: BTreeMap::new(),
-        starved: BTreeMap::new(),
+        out_of_space: BTreeMap::new(),
     };
     for job in jobs {
         shards.start(&log, job)?;
@@ -160,7 +160,7 @@ struct Shards<N> {
     /// Shards that start when the running ones of the same name have ended.
     waiting: BTreeMap<String, Job<N>>,
     /// Shards that have ended, or are ending, because their file system is full; and their files.
-    starved: BTreeMap<String, Option<PathBuf>>,
+    out_of_space: BTreeMap<String, Option<PathBuf>>,
 }
 
 struct Shard {
@@ -188,7 +188,7 @@ impl<N: Node + Watch + 'static> Shards<N> {
     /// Stops all shards, and cancels all waiting starts.
     fn stop_all(&mut self) {
         self.waiting.clear();
-        self.starved.clear();
+        self.out_of_space.clear();
         self.running.values().for_each(|shard| shard.stop.stop());
     }
 
@@ -196,7 +196,7 @@ impl<N: Node + Watch + 'static> Shards<N> {
     /// that wait for space, stay as they are.
     fn reread(&mut self, log: &Log, named: Result<Vec<Job<N>>>) {
         let followed = named.and_then(|jobs| {
-            self.starved.clear();
+            self.out_of_space.clear();
             self.become_those(log, jobs)
         });
         if let Err(why) = followed {
@@ -233,24 +233,25 @@ impl<N: Node + Watch + 'static> Shards<N> {
     }
 
     /// Stops a shard whose file system is full, until there is space.
-    fn starve(&mut self, log: &Log, name: &str, why: &str) {
+    fn wait_for_space(&mut self, log: &Log, name: &str, why: &str) {
         let Some(shard) = self.running.get(name) else { return };
         log.line(&format!("{name}: {why}. It is opened again when there is space{OTHERS_GO_ON}"));
         shard.stop.stop();
-        self.starved.insert(name.to_owned(), shard.file.clone());
+        self.out_of_space.insert(name.to_owned(), shard.file.clone());
     }
 
     /// Returns the shards that ended for lack of space and now have it.
-    fn fed(&self) -> Vec<String> {
+    fn with_space_again(&self) -> Vec<String> {
         let free = |file: &PathBuf| files::free(file).unwrap_or(u64::MAX);
         let has_room = |file: &Option<PathBuf>| file.as_ref().is_none_or(|f| free(f) >= ROOM);
-        let fed = self.starved.iter().filter(|(_, file)| has_room(file)).map(|(name, _)| name);
-        fed.filter(|name| !self.running.contains_key(*name)).cloned().collect()
+        let ready =
+            self.out_of_space.iter().filter(|(_, file)| has_room(file)).map(|(name, _)| name);
+        ready.filter(|name| !self.running.contains_key(*name)).cloned().collect()
     }
 
     /// Starts these shards again.
-    fn feed(&mut self, log: &Log, names: &[String], jobs: Vec<Job<N>>) -> Result<()> {
-        self.starved.retain(|name, _| !names.contains(name));
+    fn start_again(&mut self, log: &Log, names: &[String], jobs: Vec<Job<N>>) -> Result<()> {
+        self.out_of_space.retain(|name, _| !names.contains(name));
         for job in jobs.into_iter().filter(|job| names.contains(&job.name)) {
             log.line(&format!("there is room again: opening {}", job.name));
             self.start(log, job)?;
@@ -342,9 +343,9 @@ fn follow<N: Node + Watch + 'static>(
     mut reload: Option<Reload<'_, N>>,
 ) -> Result<()> {
     let mut notes = Notes::default();
-    while !shards.running.is_empty() || !shards.starved.is_empty() {
+    while !shards.running.is_empty() || !shards.out_of_space.is_empty() {
         let wait = notes.due_in().unwrap_or(Duration::from_secs(3600));
-        let wait = if shards.starved.is_empty() { wait } else { wait.min(ROOM_PAUSE) };
+        let wait = if shards.out_of_space.is_empty() { wait } else { wait.min(ROOM_PAUSE) };
         match inbox.recv_timeout(wait) {
             Ok(Message::Bound { shard, backend, at, disk_bytes, notice }) => {
                 shards.running.get_mut(&shard).into_iter().for_each(|s| s.disk_bytes = disk_bytes);
@@ -354,7 +355,7 @@ fn follow<N: Node + Watch + 'static>(
             }
             Ok(Message::Verdict { verdict: Verdict::Say(text), .. }) => log.line(&text),
             Ok(Message::Verdict { shard, verdict: Verdict::NoSpace(why) }) if reload.is_some() => {
-                shards.starve(log, &shard, &why);
+                shards.wait_for_space(log, &shard, &why);
             }
             Ok(Message::Verdict { shard, verdict: Verdict::End(why) | Verdict::NoSpace(why) }) => {
                 if shards.running.len() < 2 {
@@ -382,7 +383,7 @@ fn follow<N: Node + Watch + 'static>(
             Ok(Message::Ended { shard, why }) => {
                 let asked = shards.ended(log, &shard)?;
                 match why {
-                    Some(why) if shards.running.is_empty() && shards.starved.is_empty() => {
+                    Some(why) if shards.running.is_empty() && shards.out_of_space.is_empty() => {
                         return Err(failed(&shard, why));
                     }
                     Some(why) => log.line(&format!("{shard}: {why}{OTHERS_GO_ON}")),
@@ -392,13 +393,13 @@ fn follow<N: Node + Watch + 'static>(
             }
             Err(RecvTimeoutError::Timeout) => {
                 notes.sum_up().iter().for_each(|line| log.line(line));
-                let fed = shards.fed();
-                if !fed.is_empty()
+                let ready = shards.with_space_again();
+                if !ready.is_empty()
                     && let Some(reload) = reload.as_mut()
                 {
                     let runs = |name: &str| shards.running.get(name).map(|s| s.disk_bytes);
                     let named = reload(&runs);
-                    if let Err(why) = named.and_then(|jobs| shards.feed(log, &fed, jobs)) {
+                    if let Err(why) = named.and_then(|jobs| shards.start_again(log, &ready, jobs)) {
                         log.line(&format!("shards without space were not reopened: {why:#}"));
                     }
                 }
@@ -525,12 +526,12 @@ mod tests {
     fn a_process_that_waits_for_space_goes_on_waiting_when_its_configuration_is_unreadable() {
         let (report, _inbox) = sync_channel(BACKLOG);
         let (running, waiting) = (BTreeMap::new(), BTreeMap::new());
-        let starved = BTreeMap::from([("mdm".to_owned(), None)]);
+        let out_of_space = BTreeMap::from([("mdm".to_owned(), None)]);
         let mut shards: Shards<Mdm> =
-            Shards { report, lost: Arc::default(), running, waiting, starved };
+            Shards { report, lost: Arc::default(), running, waiting, out_of_space };
         shards.reread(&Log::new("mdm"), Err(anyhow::anyhow!("no such file")));
-        assert_eq!(shards.fed(), ["mdm"]);
+        assert_eq!(shards.with_space_again(), ["mdm"]);
         shards.reread(&Log::new("mdm"), Ok(Vec::new()));
-        assert!(shards.fed().is_empty(), "it is not in the configuration any more");
+        assert!(shards.with_space_again().is_empty(), "it is not in the configuration any more");
     }
 }

@@ -77,9 +77,9 @@ impl std::fmt::Display for Skipped {
 /// The deepest tables of a configuration, counted from 0.
 const DEPTHS: u32 = 3;
 
-/// Returns the table without a key that is unknown somewhere. The error does not say in which of
-/// the nested tables, so this leaves it out at as few depths as possible until the error is another
-/// one.
+/// Returns the table without a key that is unknown in it or in a nested table. The error does not
+/// say in which one. So this removes the key at as few depths as possible, until the error is
+/// another one.
 fn without<T: DeserializeOwned>(table: &Table, key: &str) -> Option<Table> {
     let mut sets: Vec<u32> = (1..1 << DEPTHS).collect();
     sets.sort_by_key(|set| set.count_ones());

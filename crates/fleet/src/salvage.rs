@@ -1,8 +1,8 @@
 //! Salvage of a cluster's directory after a power cut has emptied files that `up` wrote.
 //!
-//! Builds before the module `files` did not flush these files. The devices and the MDMs' logs were
-//! flushed, and only they matter: everything else is made again from their names and sizes, and
-//! from the files that are intact.
+//! Builds before November 2026 did not flush these files. They did flush the devices and the MDMs'
+//! logs, and only these matter: everything else is made again from their names and sizes, and from
+//! the files that are intact.
 
 use crate::cluster;
 use crate::statedir::StateDir;

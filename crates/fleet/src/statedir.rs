@@ -247,9 +247,8 @@ impl StateDir {
     }
 }
 
-/// True for the content of `format` in a directory that this build reads: the layout, and then
-/// lines of which it knows `written_by`. Others are a newer release's, which has to say that it is
-/// one.
+/// Returns true if this build can read a directory whose file `format` has this text. The first
+/// line is the layout. Unknown lines are allowed only where `written_by` names a newer release.
 fn is_ours(text: &str) -> bool {
     let mut lines = text.trim().lines();
     let layout = lines.next() == Some(FORMAT);

@@ -1,9 +1,9 @@
 //! The one binary `gabion`: every role, and the command line for all of them.
 //!
-//! Each subcommand has one file (`up`, `down`, `deploy`, `status`, `top`, `volume`, `mdm`, `sds`,
-//! `sdc`, `device`, `objects` (domains, fault sets, pools), `inspect`, `demo`, `bench`). The rest
-//! is in libraries: `admin` talks to the MDM, `daemon` runs a role, `fleet` has the processes of a
-//! cluster, `attach` has `attach`, `detach`, `mount` and `vhost`.
+//! These subcommands have one file each here: `down`, `status`, `top`, `volume`, `mdm`, `sds`,
+//! `sdc`, `device`, `inspect`, `demo`, `bench`. `objects` has those of the system, domains, fault
+//! sets and pools. The others are in libraries: `up` and `deploy` in `fleet`; `attach`, `detach`,
+//! `mount`, `nbd` and `vhost` in `attach`. `admin` talks to the MDM, and `daemon` runs a role.
 #![forbid(unsafe_code)]
 
 #[macro_use(print, println, eprintln)]
@@ -72,7 +72,7 @@ enum Command {
     /// Run a data server; list, kill and start those of a cluster on this machine
     #[command(subcommand)]
     Sds(sds::SdsCommand),
-    /// Run a data client, which serves volumes over NBD
+    /// Run a data client, which serves volumes over NBD, iSCSI and NVMe/TCP
     #[command(subcommand)]
     Sdc(sdc::SdcCommand),
     /// List, add, remove, back up and recover metadata managers (MDMs); run one

@@ -100,7 +100,7 @@ docs/operate/managers.md tells which way is right when.")]
         /// Don't ask
         #[arg(long)]
         yes: bool,
-        /// End a recovery without the servers that it waits for: groups of which only they can tell
+        /// End a recovery without the servers that it waits for: groups that only they can decide
         /// are not served until they come, or are given up
         #[arg(long)]
         finish: bool,

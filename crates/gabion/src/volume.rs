@@ -60,7 +60,7 @@ Examples:
         #[arg(long)]
         json: bool,
     },
-    /// Grow a volume while it is in use; clients see the new size when they connect again
+    /// Grow a volume while it is in use; NBD clients see the new size when they connect again
     #[command(after_help = "Example:\n  gabion volume resize db1 40GiB")]
     Resize {
         /// Its name

@@ -1,11 +1,11 @@
 //! The session of one host without a cluster behind it, for counting what a protocol costs.
 //!
 //! A request is counted from its frame to its answer: the framer, the session, and the session
-//! again when the volume is done. What the data client does in between costs the same for all
+//! again with the volume's result. The work of the data client in between costs the same for all
 //! protocols, and is not counted here.
 //!
-//! Invariant: requests are made as a host makes them that wants nothing special: without digests,
-//! and with the data of a write right behind its head.
+//! Invariant: requests are those of a host without special options: they have no digests, and the
+//! data of a write is right behind its head.
 
 mod iscsi;
 mod nbd;

@@ -1,5 +1,5 @@
-//! A whole cluster in one thread, for counting instructions: the shipped nodes with a minimal
-//! driver. And the sessions of hosts, each without a cluster (`host.rs`).
+//! Counts instructions. It has a whole cluster in one thread, which consists of the shipped nodes
+//! and a minimal driver, and the sessions of hosts, each without a cluster (`host.rs`).
 //!
 //! `main.rs` has what is counted; `cargo xtask gate` compares the counts with the committed
 //! baseline.

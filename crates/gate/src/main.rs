@@ -1,5 +1,5 @@
-//! The measurements, one per run: `gabion-gate NAME` does [`OPERATIONS`] times what the measurement
-//! of that name is about; without a name, the program lists all names. `cargo xtask gate` runs it
+//! The measurements, one per run. `gabion-gate NAME` executes the operation of that measurement
+//! [`OPERATIONS`] times; without a name, the program lists all names. `cargo xtask gate` runs it
 //! under valgrind's callgrind, which counts inside [`counted_by_valgrind`] only.
 //!
 //! The kernel and the driver `rt` are not counted. Clusters are in boxes, because moving one by
@@ -74,8 +74,8 @@ fn count<S, R>(set_up: S, work: impl FnOnce(S) -> R) {
     drop(black_box(counted_by_valgrind(black_box(set_up), work)));
 }
 
-/// Callgrind starts to count where this function begins, and stops where it ends: `xtask` tells it
-/// this name. So this function has to stay one in the binary.
+/// Callgrind starts to count where this function begins, and stops where it ends: `xtask` gives it
+/// this name. So the compiler must not inline it.
 #[inline(never)]
 fn counted_by_valgrind<S, R>(set_up: S, work: impl FnOnce(S) -> R) -> R {
     work(set_up)

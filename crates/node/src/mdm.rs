@@ -192,7 +192,7 @@ impl Mdm {
             }
             Some((_, false)) => out.push(Effect::Close { link }),
             None => {
-                // The dial has shown that a process listens there. No more was asked.
+                // The dial has shown that a process listens there. That was its only purpose.
                 self.watch.answered(now, dial);
                 let config = &self.config;
                 let mut hello =

@@ -1,9 +1,9 @@
 //! Why a link is refused or closed: the refusals that peers send each other, and the notes about
 //! them in the logs of both sides.
 //!
-//! A refusal carries a code for programs and a text for people. The text names what is wrong in
-//! that one case, so the place that finds it writes the text. A note is a fixed text for each code:
-//! [`note`] has all of them, in one table.
+//! A refusal carries a code for programs and a text for people. The text names the fault of that
+//! one case, so the code that finds the fault writes the text. A note is a fixed text for each
+//! code: [`note`] has all of them, in one table.
 
 use crate::link::send_control;
 use alloc::string::String;

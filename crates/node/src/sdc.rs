@@ -19,8 +19,8 @@
 //! | `servers` | the links to devices |
 //! | `counters` | what was requested of each volume, by whom, and how long it took |
 //! | `targets` | the sessions of block clients: NBD, iSCSI, NVMe/TCP |
-//! | `topology` | the map as the client core and the NBD sessions see it |
-//! | `framer` | the framers of both kinds of links |
+//! | `topology` | the map as the client core and the sessions of NBD see it |
+//! | `framer` | the framers of all kinds of links |
 
 mod counters;
 mod framer;
@@ -62,7 +62,7 @@ pub const NVME: Port = Port::Target(2);
 /// Settings with which an SDC starts.
 #[derive(Clone, Debug)]
 pub struct SdcConfig {
-    /// Its name, for people.
+    /// Its name, by which the MDM knows it.
     pub name: String,
     /// The addresses of the MDMs. They are tried in turn.
     pub mdm: Vec<SocketAddr>,
@@ -71,7 +71,7 @@ pub struct SdcConfig {
     pub uris: Vec<String>,
     /// How iSCSI hosts show who they are; with `None`, all of them are let in.
     pub chap: Option<Chap>,
-    /// How NVMe hosts do; with `None`, all of them are let in.
+    /// How NVMe hosts show who they are; with `None`, all of them are let in.
     pub dhchap: Option<DhChap>,
     /// The sizes of blocks that iSCSI hosts are told.
     pub format: Format,
@@ -203,7 +203,7 @@ impl Sdc {
         }
     }
 
-    /// Returns how long they may be (`docs/internals/limits.md`).
+    /// Returns the bounds of these lengths (`docs/internals/limits.md`).
     pub fn list_bounds(&self) -> ListLengths {
         let limits = &self.config.limits;
         let requests = limits.sdc_requests as usize;
@@ -221,7 +221,7 @@ impl Sdc {
         self.map.version
     }
 
-    /// True if it has an identity, and a map that knows it. Earlier requests wait for that.
+    /// True if it has an identity, and a map that knows this identity. Requests wait until then.
     pub fn is_ready(&self) -> bool {
         self.me.is_some()
             && self.map.version >= self.mdm.known_at
@@ -266,7 +266,7 @@ impl Sdc {
         self.targets.nbd_connections()
     }
 
-    /// True while this link is an NBD connection.
+    /// True while this link is a connection of a block client: NBD, iSCSI or NVMe/TCP.
     pub fn serves(&self, link: LinkId) -> bool {
         self.links.get(&link) == Some(&Link::Target)
     }
@@ -282,9 +282,9 @@ impl Sdc {
         call(&mut self.client, &mut Turn { now, map, pool, out: &mut self.actions })
     }
 
-    /// Carries out the actions of the client core until none is left. NBD requests that wait for a
-    /// place are passed on even without any action: an operation that was already answered as timed
-    /// out frees its place without one.
+    /// Carries out the actions of the client core until none is left. Requests of block clients
+    /// that wait for a place are passed on even if there is no action: the end of an operation that
+    /// was answered before, as timed out, frees a place and causes no action.
     fn run(&mut self, now: Time, out: &mut Effects) {
         if self.targets.has_work() {
             self.targets_work(now, out);
@@ -435,7 +435,7 @@ impl Node for Sdc {
                 }
             }
             Event::Withdraw { .. } if mutant::on(Mutant::KeepWithdrawn) => {}
-            // Nothing of them appears after what is asked from now on (rule R16).
+            // None of them takes effect after a request that comes from now on (rule R16).
             Event::Withdraw { ids } => {
                 assert!(ids.is_sorted(), "ids are in ascending order");
                 let gone = |origin| match origin {
@@ -461,7 +461,7 @@ impl Node for Sdc {
 
     fn flush(&mut self, now: Time, out: &mut Effects) {
         if self.targets.has_calls() {
-            self.run(now, out); // only `stop` leaves any
+            self.run(now, out); // only `stop` leaves calls behind
         }
         let retried = self.client.take_retried();
         if retried > 0 {

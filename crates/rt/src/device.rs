@@ -1,8 +1,8 @@
 //! Opens files and block devices for exclusive use and, where possible, for direct I/O.
 //!
 //! Invariants: an open device belongs to this process alone (a lock on a file, `O_EXCL` and a lock
-//! on a block device); its size counts as of the open, even if it changes later; a file is never
-//! truncated.
+//! on a block device); its size is the one at the open, even if the file changes later; a file is
+//! never truncated.
 //!
 //! There are three kinds. A *growing* file takes any range and has no fixed end: it is for logs. A
 //! *file device* and a *block device* have a fixed size and take ranges of whole 4 KiB blocks, so

@@ -147,8 +147,8 @@ impl Shard {
     }
 }
 
-/// Fills a buffer with random bytes of the kernel. Panics if the kernel has none, which no kernel
-/// that starts processes does: a guess in their place would be no secret.
+/// Fills a buffer with random bytes of the kernel. Panics if the kernel has none: a guess in their
+/// place would be no secret. Every kernel that starts processes has some.
 fn random(bytes: &mut [u8]) {
     let mut at = 0;
     while at < bytes.len() {

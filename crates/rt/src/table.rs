@@ -2,7 +2,7 @@
 //!
 //! Unlike `base::Slab`, an entry is looked up by index alone. An entry stays until the kernel is
 //! done with it, so a late completion never finds another entry in its place. The generation is for
-//! users that keep a name longer than its entry lives.
+//! users that keep an index longer than its entry lives.
 
 pub(crate) struct Table<T> {
     slots: Vec<Slot<T>>,

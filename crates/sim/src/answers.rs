@@ -139,7 +139,7 @@ impl Stage {
                 IoKind::Zero | IoKind::Discard => true,
             },
         };
-        errors::in_order(error, case, &self.leaves)
+        errors::in_order(error, case, &self.denials)
     }
 
     /// Returns the blocks that an operation touches, with their groups as far as its
@@ -194,15 +194,15 @@ impl Stage {
             || disk.has_failed_outside(&data.collect::<Vec<_>>())
     }
 
-    /// Returns true when a block was damaged on any server, or was told to any server to be lost.
+    /// Returns true when a block was damaged on any server, or any server was told that it is lost.
     pub(crate) fn is_harmed(&self, unit: UnitKey, block: u32) -> bool {
         (0..self.plan.sds).any(|i| self.harmed.contains(&(i, unit, block)))
     }
 
     /// Returns true when the operation touches a block that may be unreadable on some server: the
     /// plan damaged it, its copy was made from a damaged one, or the server's device failed to read
-    /// it or something that is not data. (A process notes what it can't read before it answers, so
-    /// a server that is down excuses only what it noted.)
+    /// it or to read metadata. (A process notes what it can't read before it answers. So a server
+    /// that is down excuses only what it noted.)
     fn may_be_damaged(&self, op: &Record) -> bool {
         if !self.totals.damages {
             return false;
@@ -292,7 +292,7 @@ impl Stage {
         for client in (0..self.plan.clients).filter(|c| clients >> c & 1 == 1) {
             let goes = |o: &Order| matches!(o, Order::Map(_, to) if to >> client & 1 == 0);
             if !self.is_ordered(v, goes) {
-                self.leaves.give(client, id, moment, version);
+                self.denials.give(client, id, moment, version);
             }
         }
     }

@@ -58,7 +58,7 @@ struct Wrong {
     lie: bool,
 }
 
-/// After this many more writes a log has another batch. Before, damage to the data of the last
+/// After this many more writes a log has another batch. Until then, damage to the data of the last
 /// batch looks like an unfinished write, and a store can't tell the two apart.
 const SETTLED: u64 = 20;
 
@@ -475,9 +475,9 @@ impl Disk {
     }
 
     /// Handles the death of the process: undoes damage that its next start could take for an
-    /// unfinished write. If it `rests`, its log says that all writes are finished, and damage stays
-    /// even if the write is recent. If one of its last `pending` operations has not ended, its log
-    /// says of no later write that it is finished.
+    /// unfinished write. If the device `rests`, its log says that all writes are finished, and
+    /// damage stays even if the write is recent. While one of the last `pending` operations has not
+    /// ended, the log calls no later write finished.
     pub fn forget_lies(&mut self, rests: bool, pending: u64) {
         self.trap = None;
         let hangs = pending > SETTLED;

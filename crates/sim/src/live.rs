@@ -180,8 +180,8 @@ impl Stage {
         self.unmet_beside(&BTreeSet::new())
     }
 
-    /// The same, except for what waits for `held` devices, which get nothing yet: copies that they
-    /// lack, and moves, as nothing is rebalanced while a copy is missing.
+    /// Returns the same, without the conditions that wait for `held` devices, which get nothing
+    /// yet: copies that they lack, and moves, as nothing is rebalanced while a copy is missing.
     pub fn unmet_beside(&self, held: &BTreeSet<DeviceId>) -> Option<String> {
         for who in self.everybody() {
             if self.world.state(self.proc(who)) != ProcState::Running {

@@ -6,7 +6,7 @@ use crate::check::Failure;
 use crate::check::agreement::Agreement;
 use crate::check::deaths;
 use crate::check::differences;
-use crate::check::errors::Leaves;
+use crate::check::errors::Denials;
 use crate::check::i13_epochs::Observer;
 use crate::check::i15_versions;
 use crate::check::i17_holes;
@@ -102,7 +102,7 @@ pub struct Stage {
     /// Blocks that were damaged on a server at some time, or were reported lost to it.
     pub(crate) harmed: BTreeSet<(u8, UnitKey, u32)>,
     /// Volumes that clients may be told they can't use.
-    pub leaves: Leaves,
+    pub denials: Denials,
     /// Unmap orders that were answered although a server that may still serve had not confirmed.
     pub unconfirmed: u32,
     /// The moment since which a client surely can't use a volume.
@@ -220,7 +220,7 @@ impl Stage {
             losses: Losses::default(),
             ids: vec![DeviceId(0); plan.sds.into()],
             harmed: BTreeSet::new(),
-            leaves: Leaves::default(),
+            denials: Denials::default(),
             unconfirmed: 0,
             cuts: BTreeMap::new(),
             outstanding: vec![0; plan.clients as usize],
@@ -788,7 +788,7 @@ impl Stage {
             volume.mapped = true;
             let id = volume.id;
             let without = (0..self.plan.clients).filter(|client| clients >> client & 1 == 0);
-            without.for_each(|client| id.into_iter().for_each(|id| self.leaves.take(client, id)));
+            without.for_each(|client| id.into_iter().for_each(|id| self.denials.take(client, id)));
             self.cuts.retain(|(client, of), _| Some(*of) != id || clients >> client & 1 == 0);
         }
         self.desk.borrow_mut().orders.push_back(order);

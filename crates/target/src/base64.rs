@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-/// Returns the bytes of a text in base64; `None` if it is none, or is not padded.
+/// Returns the bytes of a text in base64; `None` if the text is not base64, or is not padded.
 pub(crate) fn decode(digits: &[u8]) -> Option<Vec<u8>> {
     if !digits.len().is_multiple_of(4) {
         return None;

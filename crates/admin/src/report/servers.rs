@@ -30,7 +30,7 @@ pub struct Sds {
     pub used_bytes: u64,
     /// Its devices.
     pub devices: Vec<Device>,
-    /// The build of its first process that has said so.
+    /// The build of its first process that has reported one.
     pub build: Option<Build>,
 }
 

@@ -23,9 +23,9 @@ const MINOR: u32 = 31;
 const ASYNC_READ: u32 = 1;
 /// Writes may be longer than a page.
 const BIG_WRITES: u32 = 1 << 5;
-/// Direct I/O of a program that does not wait for it is passed on without waiting.
+/// The kernel passes on asynchronous direct I/O without waiting for each request.
 const ASYNC_DIO: u32 = 1 << 15;
-/// [`Start::pages`] counts. The kernel's limit is 256.
+/// The kernel uses the limit in [`Start::pages`]. Its own limit is 256.
 const MAX_PAGES: u32 = 1 << 22;
 
 /// The page cache is not used.
@@ -78,7 +78,7 @@ pub(crate) enum Allocate {
         /// Free the space.
         hole: bool,
     },
-    /// What no volume does.
+    /// An operation that volumes do not support.
     Other,
 }
 
@@ -118,13 +118,13 @@ pub(crate) enum Call<'a> {
     OpenFolder,
     /// List the folder, from entry `from` on, in `len` bytes.
     List { from: u64, len: u32 },
-    /// What is done by saying so.
+    /// A request that needs no work: the answer is success.
     Nothing,
-    /// What gets no answer.
+    /// A request without an answer.
     Silent,
-    /// What would change the folder.
+    /// A request that would change the folder.
     Change,
-    /// What a folder of volumes does not have.
+    /// A request that a folder of volumes does not support.
     Unknown,
 }
 
@@ -183,7 +183,7 @@ impl<'a> Fields<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Reads a request. `None`: it is shorter than what it says it is, which no kernel sends.
+    /// Reads a request. `None`: the message is too short for its kind, which no kernel sends.
     pub(crate) fn parse(message: &'a [u8]) -> Option<Request<'a>> {
         let mut f = Fields { rest: message, short: false };
         let (_len, code, unique, node) = (f.u32(), f.u32(), f.u64(), f.u64());
@@ -242,8 +242,8 @@ fn call<'a>(code: u32, f: &mut Fields<'a>) -> Call<'a> {
                 _ => Call::Unknown,
             }
         }
-        // FSYNC and FLUSH are among these: the kernel does not ask again, and takes them for done.
-        // They are: every answer to a write means that it is durable (rule R7).
+        // FSYNC and FLUSH are among these. After this answer the kernel sends no more of them, and
+        // treats them as done. That is right: an answered write is durable (rule R7).
         _ => Call::Unknown,
     }
 }
@@ -369,7 +369,7 @@ pub(crate) fn reply_head(unique: u64, error: i32, len: usize) -> [u8; REPLY_HEAD
     head
 }
 
-/// Answers a write of this many bytes. Without an allocation, as every write is answered.
+/// Answers a write of this many bytes. Allocates nothing, because every write needs this.
 pub(crate) fn written(len: u32) -> [u8; 8] {
     let mut body = [0; 8];
     body[..4].copy_from_slice(&len.to_ne_bytes());

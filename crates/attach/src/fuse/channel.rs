@@ -14,7 +14,8 @@ use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// The kernel refuses a buffer that is shorter than the longest write and one page.
+/// Bytes of the buffer beyond the longest write. The kernel refuses a buffer that is shorter than
+/// the longest write and one page.
 const ROOM: usize = 8192;
 
 /// The result of a check for a request.

@@ -33,11 +33,11 @@ const LOOK: Duration = Duration::from_secs(5);
 /// The time between two attempts to reach the data client.
 const AGAIN: Duration = Duration::from_millis(200);
 /// How often a new socket is handed over. If the kernel has not noticed yet that the former socket
-/// is dead, it drops the new one, and does not say so. A second time does no harm.
+/// is dead, it drops the new one without an error. To hand over a socket twice does no harm.
 const TIMES: u32 = 5;
 /// How long the kernel waits for an answer before it checks whether a request must be repeated over
-/// a new socket, in milliseconds: so long does a request take at most after the data client is
-/// back. (`io_timeout` of the block layer. The kernel fails no request because of it.)
+/// a new socket, in milliseconds. A request takes at most this long after the data client is back.
+/// (`io_timeout` of the block layer. The kernel fails no request because of it.)
 const CHECK_MS: u32 = 5000;
 /// Longest request of the kernel, in KiB.
 const TRANSFER_KIB: u32 = 1024;
@@ -204,7 +204,8 @@ impl Kept<'_> {
         Ok(true)
     }
 
-    /// Looks whether the volume has grown. If nobody tells, the next look does.
+    /// Checks whether the volume has grown. If the data client does not answer, the next check
+    /// finds out.
     fn look(&mut self) {
         let found = Remote::dial(&self.args.at).and_then(|remote| remote.look(&self.args.uuid));
         if let Ok(export) = found {

@@ -39,7 +39,7 @@ pub(super) struct Remote {
     socket: File,
 }
 
-/// The part of an answer: its kind, and its data.
+/// A part of an answer: its kind, and its data.
 type Reply = (u32, Vec<u8>);
 
 impl Remote {
@@ -142,7 +142,7 @@ impl Remote {
     pub(super) fn look(mut self, uuid: &str) -> Result<Export> {
         let name = self.name(uuid)?;
         let export = self.ask(NBD_OPT_INFO, &name)?;
-        // So that the other side does not take this for a client that has failed.
+        // Without this, the other side would take the end for the failure of a client.
         self.send(NBD_OPT_ABORT, &[])?;
         Ok(export)
     }

@@ -228,7 +228,7 @@ impl Connection {
         }
     }
 
-    /// Answers for a stopping queue when none of its requests is under way.
+    /// Answers the message that stops a queue, once none of the queue's requests is under way.
     pub(crate) fn leave(&mut self) -> Result<()> {
         let Some((request, queue)) = self.leaving else { return Ok(()) };
         let notes = self.notes.as_ref();

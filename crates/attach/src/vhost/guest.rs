@@ -57,7 +57,8 @@ impl Guest {
         (len <= left).then_some((memory, at))
     }
 
-    /// Returns the place of a number.
+    /// Returns the region that contains a number of two bytes, and the number's offset in it. Such
+    /// a number has an even address.
     fn find_number(&self, at: u64) -> Option<(&SharedMemory, usize)> {
         self.find(at, 2).filter(|(_, at)| at.is_multiple_of(2))
     }

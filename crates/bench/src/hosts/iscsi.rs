@@ -1,7 +1,7 @@
 //! The host's side of iSCSI, written from RFC 7143: one login without CHAP, then READ(16) and
 //! WRITE(16) with immediate data, each in one PDU.
 //!
-//! Digests of what comes are checked: a host that does not check them would load the data client
+//! The digests of received data are checked: without that, this host would load the data client
 //! faster than any real one.
 
 use super::{Ask, Meaning, Protocol, be32, has_digest};

@@ -5,7 +5,7 @@
 //! data and by a response, and a write has its data in the capsule, up to the 16 KiB that a capsule
 //! of the data client may carry. There is no keep-alive time-out, so the admin queue stays silent.
 //!
-//! Digests of what comes are checked: a host that does not check them would load the data client
+//! The digests of received data are checked: without that, this host would load the data client
 //! faster than any real one.
 
 use super::{Ask, Meaning, Protocol, has_digest};
@@ -55,7 +55,7 @@ const READY: u64 = 1;
 const CONNECTING: u16 = 0xffff;
 const ENABLING: u16 = 0xfffe;
 const WAITING: u16 = 0xfffd;
-/// Entries of a queue, one less: the most that the data client offers.
+/// Entries of a queue minus one, as Connect counts them. The data client offers no more.
 const SIZE: u16 = 127;
 const HOST: &str = "nqn.2026-11.io.github.gabion:bench";
 

@@ -44,7 +44,7 @@ pub struct Outcome {
     pub aim: Option<f64>,
     /// A ratio above the bounds meets them; otherwise, one below.
     pub higher_is_better: bool,
-    /// The must is met.
+    /// The ratio keeps the promise.
     pub ok: bool,
     /// The ratio of all processes' time per I/O, whatever figure this row compares.
     pub process_ratio: Option<f64>,
@@ -77,7 +77,7 @@ impl Outcome {
         }
     }
 
-    /// Adds the ratio, and judges whether it meets the must.
+    /// Adds the ratio, and judges whether it keeps the promise.
     pub fn with_ratio(self, ratio: Spread) -> Outcome {
         let (median, must) = (ratio.median, self.must);
         let ok = if self.higher_is_better { median >= must } else { median <= must };
@@ -166,7 +166,7 @@ impl Page {
         self.results.push(outcome);
     }
 
-    /// Ends the page and names the rows that missed their must.
+    /// Ends the page and names the rows that missed their promise.
     pub fn end(&self) -> Result<Exit> {
         if self.json {
             println!("{}", serde_json::to_string_pretty(self)?);

@@ -222,7 +222,7 @@ fn step_below(n: f64) -> f64 {
     [5.0, 2.0].into_iter().map(|f| f * power).find(|s| *s <= n).unwrap_or(power)
 }
 
-/// Returns the smallest of these that is above `n`.
+/// Returns the smallest such number that is above `n`.
 fn step_above(n: f64) -> f64 {
     let power = 10f64.powi(n.log10().floor() as i32);
     [2.0, 5.0].into_iter().map(|f| f * power).find(|s| *s > n).unwrap_or(10.0 * power)

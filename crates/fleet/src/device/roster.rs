@@ -122,8 +122,9 @@ impl Found {
         self.wait_for(shard, &format!("is not {state}"), refusable, |d| d.state == state)
     }
 
-    /// Waits until the MDM shows this device as `wanted`. `yet` says in an error what is not
-    /// true yet. With `refusable`, fails as soon as the server's log says why it can't be.
+    /// Waits until the MDM shows this device as `wanted`. If that takes too long, the error
+    /// contains `yet`, which says what is missing. With `refusable`, fails as soon as the server's
+    /// log says why the server gave the device up.
     pub(crate) fn wait_for(
         &self,
         shard: u32,

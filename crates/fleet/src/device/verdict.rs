@@ -45,8 +45,8 @@ impl Verdict {
     }
 }
 
-/// A platter takes at least 4 ms per turn, and half a turn to a place on average, so no real flush
-/// is quicker than this.
+/// A platter takes at least 4 ms per turn, and on average half a turn until the place of a write is
+/// under the head. So no real flush is quicker than this.
 const TURN_US: f64 = 1000.0;
 /// No command travels to a device and back in less time.
 const COMMAND_US: f64 = 3.0;

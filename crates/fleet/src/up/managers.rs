@@ -24,8 +24,8 @@ pub(crate) fn without_log(dir: &StateDir, mdms: u32) -> Vec<String> {
     all.filter(|name| !dir.mdm_log(name).exists()).collect()
 }
 
-/// Returns true if this MDM waits to be added to a cluster when its log is empty: all but the first
-/// one do, and also that one if its cluster existed before.
+/// Returns true if this MDM waits to be added to a cluster when its log is empty. All but the first
+/// one do. The first one does if its cluster existed before.
 pub(crate) fn joins(
     dir: &StateDir,
     again: bool,

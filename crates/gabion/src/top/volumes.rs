@@ -1,7 +1,7 @@
 //! Rates and latencies of volumes, computed from the counts of their data clients.
 //!
-//! Clients send their counts from time to time, with the time at which they were taken. So a rate
-//! is that of the last time between two of them, and stays until new ones have come.
+//! A client reports its counts from time to time, with the time at which they were taken. So a rate
+//! covers the time between a client's last two reports, and stays until the next report.
 
 use super::rates::Rates;
 use admin::report::{Client, Latency, Report, Sdc, Volume};

@@ -176,9 +176,9 @@ impl<K: Id, T> Directory<K, T> {
         }
     }
 
-    /// Dials each peer that is due and `there`, that is up and at this address. A device that moved
-    /// and is no longer needed is not dialled: a process at its old address would take the hello
-    /// for a new session, and end the rightful one. `next_dial` is the number of the next dial.
+    /// Dials each peer that is due. `there` returns true for a peer that is up and at this address.
+    /// No other peer is dialled: a process at a device's former address would take the hello for a
+    /// new session, and end the rightful one. `next_dial` is the number of the next dial.
     pub fn dial(
         &mut self,
         now: Time,

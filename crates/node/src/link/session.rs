@@ -81,7 +81,7 @@ mod tests {
     /// The rightful process is soon accepted again, no matter which session numbers a stranger has
     /// used in its name, and also after a restart of the server.
     #[test]
-    fn a_wild_session_keeps_the_true_process_out_of_nothing() {
+    fn a_forged_session_number_keeps_the_real_process_out_of_no_server() {
         let (mut a, mut b) = (None, None);
         let (mut own_a, mut own_b) = (0, 0);
         assert_eq!((dials(&mut a, &mut own_a), dials(&mut b, &mut own_b)), (1, 1));

@@ -78,8 +78,8 @@ impl Answer {
         Answer { progress, question: NEW, ..frame }
     }
 
-    /// Returns the answer so that it needs no confirmation: soon this MDM will not lead, and could
-    /// not ask.
+    /// Makes the answer independent of a confirmation. This MDM is about to give up its leadership,
+    /// and could not get one.
     pub(super) fn unconfirmed(self) -> Answer {
         Answer { question: 0, ..self }
     }

@@ -10,8 +10,8 @@
 //! Invariants: nothing is dialled unless this MDM serves. All of this state belongs to one
 //! leadership, and is forgotten with it.
 //!
-//! It keeps no connection of its own to an SDS: its dials only find out whether a process listens,
-//! and name the MDM's incarnation, so that a server whose link still leads to an earlier one
+//! The watch keeps no connection to an SDS. A dial finds out whether a process listens, and tells
+//! the server the MDM's incarnation. A server whose link still leads to an earlier leader then
 //! reconnects at once.
 
 mod healing;
@@ -265,8 +265,8 @@ impl Watch {
         }
     }
 
-    /// Returns how many records of this device's log are known to have been durable while it had
-    /// this content.
+    /// Returns how many log records the device is known to have made durable, if it still has the
+    /// content that it had then; else 0.
     pub(super) fn settled(&self, m: &Register) -> u64 {
         let seen = self.observed.devices.get(&DeviceId(m.device));
         seen.map_or(0, |seen| seen.settled(m.store))
@@ -308,8 +308,8 @@ impl Watch {
         let Some(verdict) = self.detector.refused(now, dial.0) else { return };
         // A process that has a link is not dead; perhaps it does not listen yet. If it is dead
         // after all, its link breaks, which leads to another dial. The same holds for a device that
-        // is down because others do not reach it: a firewall may refuse in its name while it runs
-        // on.
+        // is down because others do not reach it: a firewall may refuse dials to a process that
+        // runs.
         let linked = links.has_device(verdict.device);
         let up = state.is_up(verdict.device);
         let here = linked && (up || self.observed.cut_off.contains(&verdict.device));
@@ -338,9 +338,9 @@ impl Watch {
         verdict.dead || self.detector.still_silent(now, verdict)
     }
 
-    /// Removes the parts of a proposal that do not count, or do not count yet: their sender repeats
-    /// them with each heartbeat. Suspicions of servers with several devices wait for verdicts, and
-    /// so do those of devices that are being dialled.
+    /// Removes the parts of a proposal that do not count, or do not count yet. The sender repeats
+    /// them with each heartbeat. Suspicions of a server with several devices wait for verdicts, and
+    /// so does a suspicion of a device that is being dialled.
     pub(super) fn weigh(&mut self, now: Time, m: &mut Proposal, state: &State) {
         let (by, limits) = (DeviceId(m.device), &self.limits);
         self.reach.report(now, by, &m.unreached, limits);

@@ -62,8 +62,8 @@ struct Waiting {
     within: Duration,
 }
 
-/// Takes the requests that `wanted` accepts out of a queue, from place `from` on. The others keep
-/// their order.
+/// Takes the requests that `wanted` accepts out of a queue, from position `from` on. The others
+/// keep their order.
 fn take_from(
     queue: &mut VecDeque<Waiting>,
     from: usize,
@@ -113,7 +113,7 @@ pub(super) struct Sessions {
     /// the first.
     crowded: [VecDeque<Waiting>; 2],
     /// For each connection with a volume: the volume, and the client's permission.
-    leaves: Map<LinkId, (VolumeId, Grant)>,
+    permissions: Map<LinkId, (VolumeId, Grant)>,
     /// The hosts' requests to the MDM.
     reserve: reserve::Reservations,
     /// The map has changed, and the permissions of the connections must be compared with it.
@@ -134,7 +134,7 @@ impl Sessions {
             calls: VecDeque::new(),
             strangers: Default::default(),
             crowded: Default::default(),
-            leaves: Map::default(),
+            permissions: Map::default(),
             reserve: reserve::Reservations::default(),
             review: false,
         }
@@ -142,7 +142,8 @@ impl Sessions {
 
     /// Returns the volumes that are attached, each once.
     pub(super) fn attached(&self) -> Vec<u32> {
-        let mut volumes: BTreeSet<u32> = self.leaves.values().map(|(volume, _)| volume.0).collect();
+        let mut volumes: BTreeSet<u32> =
+            self.permissions.values().map(|(volume, _)| volume.0).collect();
         if self.nvme.has_queues() {
             volumes.extend(self.nvme.volumes().map(|volume| volume.0));
         }
@@ -170,7 +171,7 @@ impl Sessions {
         if in_flight > 0 {
             self.crowded.iter_mut().for_each(|queue| queue.retain(|of| of.link != link));
         }
-        if self.leaves.remove(&link).is_some() {
+        if self.permissions.remove(&link).is_some() {
             self.share();
         }
         self.strangers.iter_mut().for_each(|list| list.retain(|(of, _)| *of != link));
@@ -186,14 +187,14 @@ impl Sessions {
         self.strangers.iter_mut().for_each(|list| list.retain(|(of, _)| *of != link));
     }
 
-    /// Returns the connections whose volume is gone, those whose client may no longer use it, and
-    /// those for which `other` is true of the old and the new permission.
+    /// Returns the connections whose volume is gone or may no longer be used, and those for which
+    /// `other` is true of the old and the new permission.
     fn over(&self, map: &MapView, other: impl Fn(&Grant, &Grant) -> bool) -> BTreeSet<LinkId> {
         let over = |(link, (id, old)): (&LinkId, &(VolumeId, Grant))| {
             let new = map.volumes.get(id).and_then(|volume| map.my_grant(volume));
             new.is_none_or(|new| other(old, &new)).then_some(*link)
         };
-        self.leaves.iter().filter_map(over).collect()
+        self.permissions.iter().filter_map(over).collect()
     }
 
     /// Returns when the command of a request arrived, if its session knows that.
@@ -501,7 +502,7 @@ impl Sdc {
         let Some((id, grant)) = volume.and_then(|(id, v)| Some((id, self.map.my_grant(v)?))) else {
             return;
         };
-        self.targets.leaves.insert(link, (id, grant));
+        self.targets.permissions.insert(link, (id, grant));
         let access = self.targets.access(link, &self.map.volumes[&id].reservations);
         self.targets.iscsi_access(link, access);
         self.counters.named(link, self.targets.iscsi.host(link));

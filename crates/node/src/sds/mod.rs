@@ -163,7 +163,7 @@ pub struct Sds {
     me: DeviceId,
     incarnation: Incarnation,
     map: MapView,
-    /// The map has this incarnation, so its configurations count.
+    /// True once the map has this incarnation. Only then do its configurations count.
     named: bool,
     /// Groups with a replica here of which every copy is lost.
     lost: BTreeSet<GroupId>,
@@ -175,8 +175,8 @@ pub struct Sds {
     /// The devices that this one dials: the secondaries and joiners in groups of which it is the
     /// primary.
     followers: Directory<DeviceId, Follower>,
-    /// According to the map: the devices that are needed by groups of which this one is the
-    /// primary, and those that should rejoin them.
+    /// What the map says of the groups whose primary this device is: the devices that they need,
+    /// and the devices that should rejoin them.
     wanted: (BTreeSet<DeviceId>, BTreeSet<DeviceId>),
     next_dial: u64,
     heartbeat_due: Time,
@@ -319,7 +319,7 @@ impl Sds {
         self.end(Note::DeviceRefused, out);
     }
 
-    /// True if there is something to tell the MDM.
+    /// True if enough is known about the device to register it with the MDM.
     fn may_register(&self) -> bool {
         self.mirror.is_some() || self.opening.known().is_some()
     }
@@ -405,8 +405,8 @@ impl Sds {
                 }
             }
             Some(PeerRole::Leader(device, _)) => self.sessions.leader_lost(device, link),
-            // If it was the newest one, operations from it that have not begun are dropped: the
-            // client sends again what it still needs (rule R16).
+            // If this was the client's newest link, operations that came over it and have not begun
+            // are dropped: the client sends again what it still needs (rule R16).
             Some(PeerRole::Client(sdc, _)) => {
                 if self.sessions.client_lost(sdc, link)
                     && !mutant::on(Mutant::NoSession)

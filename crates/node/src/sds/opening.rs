@@ -2,9 +2,9 @@
 //! first, and one that holds nothing is formatted as soon as the MDM has assigned an id.
 //!
 //! The format waits for the id, so that the superblock has cluster and id from the start. So there
-//! is no formatted device without an owner, and no second way to write a superblock.
-//! If the process dies in between, its next start finds an unformatted device and draws another
-//! uuid. To the MDM this is a new, empty store, as it should be.
+//! is no formatted device without an owner, and no second way to write a superblock. If the process
+//! dies in between, its next start finds an unformatted device and draws another uuid. To the MDM
+//! this is a new, empty store, as it should be.
 
 use super::device::Device;
 use super::{DeviceConfig, DurableConfig};
@@ -136,7 +136,7 @@ impl Opening {
         }
     }
 
-    /// Returns what is known about the device, for the MDM; `None` if that is nothing yet.
+    /// Returns the facts about the device that its registration needs; `None` if they are unknown.
     pub(super) fn known(&self) -> Option<Known<'_>> {
         match &self.step {
             Step::Ready(device) => Some(Known::Ready(device)),

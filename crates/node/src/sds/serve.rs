@@ -192,8 +192,8 @@ impl Sds {
         }
         let old = match peer {
             PeerId::Client(sdc, _) => {
-                // R8: this process may not have seen the newer incarnation, but its writes are
-                // listed with the data.
+                // R8: this process may not have heard of the client's newer incarnation, but the
+                // writes of that incarnation are listed with the data.
                 if incarnation < mirror.replicas().newest_life(sdc)
                     && !mutant::on(Mutant::OldIncarnation)
                 {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// Clients that may be told that they may not use a volume.
 #[derive(Default, Debug)]
-pub struct Leaves {
+pub struct Denials {
     taken: BTreeMap<(u8, VolumeId), Option<Back>>,
 }
 
@@ -22,7 +22,7 @@ struct Back {
     version: MapVersion,
 }
 
-impl Leaves {
+impl Denials {
     /// Records that an order to take a volume from this client was given.
     pub fn take(&mut self, client: u8, volume: VolumeId) {
         self.taken.insert((client, volume), None);
@@ -72,13 +72,13 @@ pub struct Case<'a> {
 }
 
 /// Returns true when this error is allowed for the operation.
-pub fn in_order(error: BlockError, case: Case<'_>, leaves: &Leaves) -> bool {
+pub fn in_order(error: BlockError, case: Case<'_>, denials: &Denials) -> bool {
     use crate::plan::IoKind::{Extents, Read, Swap, Write};
     let Case { op, lives, scan, .. } = case;
     match error {
         BlockError::Lost => case.lost,
         BlockError::Media => case.damaged,
-        BlockError::NoSuchVolume => !lives || !scan && leaves.may_lack(op),
+        BlockError::NoSuchVolume => !lives || !scan && denials.may_lack(op),
         // The client has not heard yet that the volume has grown.
         BlockError::OutOfRange => !lives || !scan && op.knew.is_none(),
         BlockError::Busy => !scan,
@@ -148,54 +148,54 @@ mod tests {
 
     #[test]
     fn a_volume_is_missed_only_while_it_is_taken_away() {
-        let mut leaves = Leaves::default();
-        let fine = |op: &Record, leaves: &Leaves| in_order(NoSuchVolume, case(op), leaves);
-        assert!(!fine(&op(1, Some(5)), &leaves), "nobody has taken it");
-        assert!(fine(&op(1, None), &leaves), "its client has not heard of it");
-        leaves.take(1, VOLUME);
-        assert!(fine(&op(2, Some(5)), &leaves));
-        leaves.give(1, VOLUME, 10, MapVersion(7));
-        assert!(fine(&op(9, Some(7)), &leaves), "asked before it came back");
-        assert!(fine(&op(11, Some(6)), &leaves), "asked by a map from before");
-        assert!(!fine(&op(11, Some(7)), &leaves), "it was there again, and the client knew");
-        leaves.take(1, VOLUME);
-        assert!(fine(&op(11, Some(7)), &leaves), "and is gone once more");
-        leaves.give(2, VOLUME, 12, MapVersion(9));
-        assert!(fine(&op(13, Some(9)), &leaves), "another client got it");
+        let mut denials = Denials::default();
+        let fine = |op: &Record, denials: &Denials| in_order(NoSuchVolume, case(op), denials);
+        assert!(!fine(&op(1, Some(5)), &denials), "nobody has taken it");
+        assert!(fine(&op(1, None), &denials), "its client has not heard of it");
+        denials.take(1, VOLUME);
+        assert!(fine(&op(2, Some(5)), &denials));
+        denials.give(1, VOLUME, 10, MapVersion(7));
+        assert!(fine(&op(9, Some(7)), &denials), "asked before it came back");
+        assert!(fine(&op(11, Some(6)), &denials), "asked by a map from before");
+        assert!(!fine(&op(11, Some(7)), &denials), "it was there again, and the client knew");
+        denials.take(1, VOLUME);
+        assert!(fine(&op(11, Some(7)), &denials), "and is gone once more");
+        denials.give(2, VOLUME, 12, MapVersion(9));
+        assert!(fine(&op(13, Some(9)), &denials), "another client got it");
     }
 
     #[test]
     fn the_last_scan_takes_no_excuse_for_a_living_volume() {
-        let mut leaves = Leaves::default();
-        leaves.take(1, VOLUME);
+        let mut denials = Denials::default();
+        denials.take(1, VOLUME);
         let op = op(1, None);
         for error in [NoSuchVolume, OutOfRange, Busy, TooBig, Full, TimedOut] {
-            assert!(!in_order(error, scan(&op), &leaves), "{error:?}");
+            assert!(!in_order(error, scan(&op), &denials), "{error:?}");
         }
-        assert!(in_order(NoSuchVolume, Case { lives: false, ..scan(&op) }, &leaves));
-        assert!(!in_order(TimedOut, case(&op), &leaves), "it has no limit");
-        assert!(in_order(TimedOut, Case { timed: true, ..case(&op) }, &leaves));
+        assert!(in_order(NoSuchVolume, Case { lives: false, ..scan(&op) }, &denials));
+        assert!(!in_order(TimedOut, case(&op), &denials), "it has no limit");
+        assert!(in_order(TimedOut, Case { timed: true, ..case(&op) }, &denials));
     }
 
     #[test]
     fn only_a_former_process_is_told_that_another_one_has_its_name() {
-        let (op, leaves) = (op(1, Some(5)), Leaves::default());
+        let (op, denials) = (op(1, Some(5)), Denials::default());
         let superseded = BlockError::Superseded;
-        assert!(in_order(superseded, Case { superseded: true, ..case(&op) }, &leaves));
-        assert!(!in_order(superseded, case(&op), &leaves));
+        assert!(in_order(superseded, Case { superseded: true, ..case(&op) }, &denials));
+        assert!(!in_order(superseded, case(&op), &denials));
     }
 
     #[test]
     fn small_requests_within_the_volume_are_not_refused() {
-        let leaves = Leaves::default();
+        let denials = Denials::default();
         let (known, unknown) = (op(1, Some(5)), op(1, None));
-        assert!(!in_order(OutOfRange, case(&known), &leaves));
-        assert!(in_order(OutOfRange, case(&unknown), &leaves));
+        assert!(!in_order(OutOfRange, case(&known), &denials));
+        assert!(in_order(OutOfRange, case(&unknown), &denials));
         let mut big = op(1, Some(5));
-        assert!(!in_order(TooBig, case(&big), &leaves));
+        assert!(!in_order(TooBig, case(&big), &denials));
         big.sectors = 9;
-        assert!(in_order(TooBig, case(&big), &leaves));
+        assert!(in_order(TooBig, case(&big), &denials));
         big.kind = IoKind::Discard;
-        assert!(!in_order(TooBig, case(&big), &leaves), "it has no body");
+        assert!(!in_order(TooBig, case(&big), &denials), "it has no body");
     }
 }

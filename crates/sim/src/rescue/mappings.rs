@@ -56,7 +56,7 @@ impl Stage {
             self.given_back(v as u8, clients.iter().fold(0, |bits, i| bits | 1 << i));
             for client in (0..self.plan.clients).filter(|i| !clients.contains(i)) {
                 self.volumes[v].mapped = true;
-                self.leaves.take(client, id);
+                self.denials.take(client, id);
             }
             self.cuts.retain(|(client, of), _| *of != id || !clients.contains(client));
             let back = |op: &&mut crate::history::Record| {

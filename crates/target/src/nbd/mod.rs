@@ -16,7 +16,6 @@
 //!
 //! Not supported: TLS, the experimental extended headers and resize extensions (all refused), and
 //! the oldstyle handshake, which the spec has retired.
-//! the oldstyle handshake, which the spec has retired.
 
 mod export;
 mod framer;

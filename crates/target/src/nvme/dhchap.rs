@@ -1,5 +1,5 @@
 //! DH-HMAC-CHAP (base 2.0, 8.13.5): the host of one queue proves that it has its key. We do the
-//! same if the host asks for it. No queue is known here: messages in, messages out.
+//! same if the host asks for it. This file takes and makes messages, and knows no queue.
 //!
 //! | the host sends | the host fetches |
 //! |---|---|
@@ -249,7 +249,7 @@ impl DhChap {
         Outcome::GoesOn
     }
 
-    /// Returns 64 bytes that nobody else knows, others with each call.
+    /// Returns 64 bytes that nobody else knows. They differ with each call.
     fn draw(&mut self) -> Vec<u8> {
         self.drawn += 1;
         Hash::Sha512.keyed(&self.seed.0, &[&self.drawn.to_be_bytes()])

@@ -2,9 +2,9 @@
 //! them (base 5.2).
 //!
 //! Invariants: an event that the host has not enabled is not reported. (Notices about reservations
-//! are masked by another feature.) After an event, no other
-//! event of its kind is reported until the host has read the log page. The log page is generated at
-//! that moment, so it contains all changes up to then.
+//! are masked by another feature.) After an event, no other event of its kind is reported until the
+//! host has read the log page. The log page is generated at that moment, so it contains all changes
+//! up to then.
 
 use super::proto::*;
 use super::status::Status;

@@ -187,7 +187,7 @@ impl Queue {
     }
 }
 
-/// Returns what is fused of a command.
+/// Returns a command's part of a fused operation; `None` if the command is not fused.
 fn of(task: &mut Task) -> Option<Fused> {
     match task.work {
         Work::Gather(Gather::Fused(fused), _) => Some(fused),

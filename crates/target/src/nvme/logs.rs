@@ -181,7 +181,7 @@ fn record(kind: Kind, address: SocketAddr, subsystem: &dyn Subsystem) -> [u8; RE
     put(8, &32_u16.to_le_bytes()); // most entries of an admin queue
     let name = ident::nqn(subsystem.cluster());
     if kind == Kind::Discovery {
-        put(10, &[1 << 1 | 1]); // connections may last, and all ports tell the same
+        put(10, &[1 << 1 | 1]); // persistent connections; all ports report the same
         put(256, DISCOVERY_NQN.as_bytes());
     } else {
         put(256, name.as_bytes());

@@ -1,8 +1,8 @@
 //! The outgoing PDUs of a queue, with their digests and the head of the submission queue.
 //!
 //! Invariants:
-//! - Both digests are used in both directions as the host asked for in its ICReq
-//!   (transport 3.3.2.2).
+//! - Each of the two digests is used in both directions if the host asked for it in its ICReq
+//!   (transport 3.3.2.2), and else in none.
 //! - The head of the submission queue advances with each answer. So the host never has more
 //!   commands outstanding than the queue has entries. Without flow control it does not advance
 //!   (fabrics 2.4.1).

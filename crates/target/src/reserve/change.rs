@@ -256,8 +256,8 @@ pub fn fences(before: &Table, after: &Table) -> bool {
 }
 
 /// Records in `after` the hosts that have lost the right to write by the change from `before`,
-/// which has led to this generation of the volume. No host's number ever falls, whether it is
-/// registered or not.
+/// which has led to this generation of the volume. The generation that is recorded for a host
+/// ([`Table::since`]) never falls, whether the host is registered or not.
 pub fn note_losses(before: &Table, after: &mut Table, generation: u32) {
     let lost = |old: Access, new: Access| old.write && !new.write;
     if lost(before.access_of_strangers(), after.access_of_strangers()) {
@@ -266,14 +266,14 @@ pub fn note_losses(before: &Table, after: &mut Table, generation: u32) {
     for old in &before.registrants {
         let lost = lost(before.access(&old.who), after.access(&old.who));
         let since = if lost { generation } else { old.since };
-        // A host whose registration is gone is a stranger, and takes its number along.
+        // The generation of a host whose registration is gone then holds for all hosts without one.
         let index = after.find(&old.who);
         let at = index.map_or(&mut after.since, |index| &mut after.registrants[index].since);
         *at = since.max(*at);
     }
     for new in &mut after.registrants {
         if before.registrants.iter().all(|old| old.who != new.who) {
-            new.since = new.since.max(before.since); // it was a stranger
+            new.since = new.since.max(before.since); // it had no registration
         }
     }
 }

@@ -187,9 +187,9 @@ pub struct Table {
     pub reserved: Option<Kind>,
     /// The registrants; the one that registered last is the last.
     pub registrants: Vec<Registrant>,
-    /// The generation of the volume at which hosts without a registration lost the right to write
-    /// last; 0: never. [`Registrant::since`] is the same for a registrant. What a host had begun
-    /// under an earlier generation has to end, even if it may write again.
+    /// The generation of the volume at which hosts without a registration last lost the right to
+    /// write; 0: never. [`Registrant::since`] is the same for a registrant. Requests that a host
+    /// began under an earlier generation have to end, even if the host may write again.
     pub since: u32,
 }
 
@@ -221,7 +221,7 @@ impl Table {
         all || self.registrants[index].holds
     }
 
-    /// Returns the generation of the volume at which `who` lost the right to write last; 0: never.
+    /// Returns the generation of the volume at which `who` last lost the right to write; 0: never.
     pub fn since(&self, who: &Identity) -> u32 {
         self.find(who).map_or(self.since, |index| self.registrants[index].since)
     }

@@ -9,7 +9,7 @@ use crate::ident;
 use crate::reserve::{Change, Identity, Kind, Table};
 use alloc::vec::Vec;
 
-/// Bytes of the parameter list of PERSISTENT RESERVE OUT, in all its forms that there are.
+/// Bytes of the parameter list of PERSISTENT RESERVE OUT, in each supported form.
 const LIST: u32 = 24;
 
 /// Capabilities (6.13.4): ATP_C, PTPL_C, TMV, PTPL_A, and all six types. Registrations are kept by

@@ -25,7 +25,7 @@ pub(super) fn opcodes(checked: &Checked<'_>) -> Result<Step, Answer> {
     let same = |entry: &&Entry| u64::from(entry.action.unwrap_or(0)) == action;
     let data = match cdb.byte(2) & 0x07 {
         0 => all(checked, timeouts),
-        // Without and with a service action: as the operation code has them, or has them not.
+        // Option 1 is for operation codes without service actions, option 2 for those with them.
         1 if has_actions => return Err(Sense::cdb(2, 2).into()),
         2 if known().next().is_some() && !has_actions => return Err(Sense::cdb(2, 2).into()),
         1 => one(known().next(), timeouts),

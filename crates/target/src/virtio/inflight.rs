@@ -77,9 +77,9 @@ impl Inflight {
         Some((notes, found.into_iter().map(|(_, head)| head).collect()))
     }
 
-    /// Forgets the requests that are noted for a queue, because its driver has: they are not taken
-    /// again, and the next [`Inflight::open`] makes the notes anew. `None`: the memory does not
-    /// have them.
+    /// Forgets the requests that are noted for a queue, because its driver has forgotten them. No
+    /// process executes them again, and the next [`Inflight::open`] creates empty notes. `None`:
+    /// the memory does not contain the notes.
     pub fn forget(memory: &impl Memory, at: u64) -> Option<()> {
         memory.store(at + VERSION, 0).then_some(())
     }

@@ -84,8 +84,8 @@ impl Queue {
         Ok(Queue { rings, event_idx, next, used, signalled: used, busy, in_flight: 0 })
     }
 
-    /// An earlier process took this many chains and did not give them back. They are taken again
-    /// with [`Queue::take`], and the next new chain is the one after them.
+    /// Records that an earlier process took this many chains and did not give them back. The caller
+    /// takes them again with [`Queue::take`]. The next new chain is the one after them.
     pub fn repeats(&mut self, chains: u16) {
         self.next = self.used.wrapping_add(chains);
     }

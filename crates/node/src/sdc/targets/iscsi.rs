@@ -319,15 +319,15 @@ impl Sessions {
     /// between.
     pub(super) fn iscsi_regrant(&mut self, link: LinkId, map: &MapView) -> bool {
         let Some(Session::Iscsi(_)) = self.sessions.get(&link) else { return false };
-        let Some((id, old)) = self.leaves.get(&link).copied() else { return false };
+        let Some((id, old)) = self.permissions.get(&link).copied() else { return false };
         match map.volumes.get(&id).and_then(|volume| map.my_grant(volume)) {
             None => {
-                self.leaves.remove(&link);
+                self.permissions.remove(&link);
                 self.calls.push_back((link, Call::Gone));
                 true
             }
             Some(new) => {
-                self.leaves.insert(link, (id, new));
+                self.permissions.insert(link, (id, new));
                 new.access != old.access
             }
         }

@@ -133,7 +133,7 @@ impl Sessions {
     /// Divides the bytes in flight again, after a connection has attached a volume or has ended.
     pub(super) fn share(&mut self) {
         let nbd = |link: &&LinkId| matches!(self.sessions.get(*link), Some(Session::Nbd(_)));
-        let share = self.nbd.most / self.leaves.keys().filter(nbd).count().max(1) as u64;
+        let share = self.nbd.most / self.permissions.keys().filter(nbd).count().max(1) as u64;
         for session in self.sessions.values_mut() {
             if let Session::Nbd(nbd) = session {
                 nbd.session.share(share);

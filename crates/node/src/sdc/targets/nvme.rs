@@ -280,7 +280,7 @@ impl Subsystem for View<'_> {
         self.map.cluster
     }
 
-    // Ports are those of this process, and so they never change while it runs.
+    // The portals are those of this process, so they never change while it runs.
     fn version(&self) -> u64 {
         1
     }

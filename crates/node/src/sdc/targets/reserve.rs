@@ -143,7 +143,7 @@ impl Reservations {
     /// Takes an answer of the MDM. Returns the version of the map that must arrive first.
     fn answered(&mut self, m: &Reserved) -> Option<MapVersion> {
         let queue = self.queues.get_mut(&VolumeId(m.volume))?;
-        // To a change that nobody waits for any more. No change has the number 0.
+        // An answer to a change that nobody waits for any more. No change has the number 0.
         if m.number == 0 || queue.number != m.number {
             return None;
         }
@@ -374,7 +374,7 @@ impl Sessions {
 
     /// Returns the sessions of a volume and those of NVMe hosts, in the order of their links.
     fn links_of(&self, volume: VolumeId) -> Vec<LinkId> {
-        let here = self.leaves.iter().filter(|(_, (of, _))| *of == volume);
+        let here = self.permissions.iter().filter(|(_, (of, _))| *of == volume);
         let mut links: Vec<LinkId> = here.map(|(link, _)| *link).collect();
         links.extend(self.nvme_links());
         links.sort_unstable();
