@@ -250,7 +250,7 @@ impl Mdm {
         }
         if entry.incarnation.0 < life {
             // Another MDM leads by now, and has given this incarnation.
-            return Err(unexpected(format!("this MDM does not know that life of {device}")));
+            return Err(unexpected(format!("this MDM does not know that incarnation of {device}")));
         }
         if entry.incarnation.0 != life {
             let name = self.state().servers.get(&entry.sds).map_or("?", |s| &s.own);

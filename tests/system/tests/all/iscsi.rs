@@ -251,7 +251,7 @@ fn outcomes(printed: &str) -> Vec<(String, Outcome)> {
     found
 }
 
-/// Tests that pass at least; the others are of what a target may leave out.
+/// The least number of tests that pass. The others test what a target may leave out.
 const PASSED: usize = 170;
 
 /// Tests that can't pass where a physical block has several sectors, each with the reason.

@@ -244,8 +244,8 @@ fn a_killed_process_loses_no_request_of_its_machine() {
     });
 }
 
-/// A machine is killed whose write has reached no server. Its next life may be on another host, so
-/// the write must never come, and nobody waits for it.
+/// A machine is killed whose write has reached no server. The machine may start next on another
+/// host, so the write must never take effect, and nobody waits for it.
 #[test]
 fn requests_of_a_killed_machine_never_take_effect_and_delay_no_other_machine() {
     case(|| {
