@@ -226,6 +226,8 @@ pub enum Mutant {
     KeepList,
     /// Recovery: it ends at once, before any server has reported.
     CloseUnheard,
+    /// Recovery: the map of an MDM in doubt counts as evidence that a device was not emptied.
+    BelieveDoubtful,
     /// Recovery: the epochs in which devices took part are ignored.
     IgnoreActed,
     /// Recovery: the map does not list the ids that lost MDMs may have assigned to volumes.
@@ -526,6 +528,7 @@ impl Mutant {
         Mutant::OldIncarnation,
         Mutant::RefusalProves,
         Mutant::CloseUnheard,
+        Mutant::BelieveDoubtful,
         Mutant::IgnoreActed,
         Mutant::DropUnknown,
         Mutant::SettleLost,

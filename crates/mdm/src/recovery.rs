@@ -298,12 +298,18 @@ fn judge(state: &State, reports: &DeviceReports, id: GroupId, heard: &Heard) -> 
     let last = acted.max().filter(|_| !mutant::on(Mutant::IgnoreActed)).unwrap_or(0);
     let later = last > newest.epoch;
     // A replica that remembers nothing of a group that others remember may have been emptied
-    // after it served alone. It was not emptied if the map with the group's newest
-    // configuration names its present content.
+    // after it served alone. It was not emptied if a map with the group's newest configuration
+    // names its present content. An MDM in doubt repeats that configuration, and proves nothing.
     let mut maps = device_report::lost_maps(state, reports);
     let touched = reports.values().any(|w| w.groups.contains_key(&id))
         || maps.any(|m| m.configs.contains_key(&id));
-    let kept = |d: DeviceId| told.is_some_and(|(_, map)| disks::has_content_of(state, map, d));
+    let is_sure = |m: &&Map| {
+        let config = m.configs.get(&id).filter(|g| g.epoch == newest.epoch);
+        let believed = mutant::on(Mutant::BelieveDoubtful);
+        config.is_some_and(|g| g.doubt == Doubt::None as u32 || believed)
+    };
+    let sure: Vec<&Map> = device_report::lost_maps(state, reports).filter(is_sure).collect();
+    let kept = |d: DeviceId| sure.iter().any(|map| disks::has_content_of(state, map, d));
     let is_blank = |d: DeviceId| {
         reports.get(&d).is_some_and(|w| w.is_blank(id, state.recovery.began)) && !kept(d)
     };

@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Plans for mutants that only one seed in thousands meets. Hunts found them, and they are shrunk.
-const PLANS: [(Mutant, &str, &str); 35] = [
+const PLANS: [(Mutant, &str, &str); 36] = [
     (
         Mutant::MdmStaleAnswer,
         "answer-of-a-cut-off-leader",
@@ -58,6 +58,11 @@ const PLANS: [(Mutant, &str, &str); 35] = [
         Mutant::CloseUnheard,
         "recovery-from-an-older-backup",
         include_str!("../plans/recovery-from-an-older-backup.plan"),
+    ),
+    (
+        Mutant::BelieveDoubtful,
+        "emptied-between-two-recoveries",
+        include_str!("../plans/emptied-between-two-recoveries.plan"),
     ),
     (
         Mutant::IgnoreActed,

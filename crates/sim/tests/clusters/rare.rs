@@ -15,6 +15,7 @@ fn rare_mutants_are_caught_by_their_plans() {
         Mutant::BelieveFlush,
         Mutant::OldIncarnation,
         Mutant::CloseUnheard,
+        Mutant::BelieveDoubtful,
         Mutant::IgnoreActed,
         Mutant::IgnoreReports,
         Mutant::ForgetMapping,

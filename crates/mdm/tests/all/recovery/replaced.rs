@@ -100,6 +100,24 @@ fn a_disk_that_is_empty_is_waited_for_no_longer_and_proves_nothing() {
     assert_eq!(group(&state, 3).doubt, Doubt::Reports, "dev1 may have been alone, and emptied");
 }
 
+/// The MDM of the earlier recovery was in doubt about group 3. Its map repeats the configuration,
+/// and names the content that dev1 came back with.
+#[test]
+fn a_map_of_an_mdm_in_doubt_does_not_show_that_a_disk_was_not_emptied() {
+    let earlier = told_of_a_blank(NEWER);
+    let version = earlier.version.0;
+    let mut state = with_recovery(earlier);
+    let repeated = GroupInfo { id: 3, doubt: Doubt::Reports as u32, ..config(4, &[2, 1]) };
+    let group_3 =
+        GroupReport { group: 3, acted: 4, base: 4, config: Some(repeated), joiner: false };
+    let mut partner = knows_at(version, DeviceReport::default(), &[(1, 11)]);
+    let groups = vec![group_3];
+    assert!(partner.add(Report { version, groups, next_volume: 3, ..Report::default() }));
+    let told = reports(vec![(1, DeviceReport::default()), (2, partner)]);
+    settle(&mut state, &told, false);
+    assert_eq!(group(&state, 3).doubt, Doubt::Reports);
+}
+
 /// dev1 was down when the group was formed, and then up for too short a time to hear of it.
 #[test]
 fn an_original_disk_without_records_never_took_part() {
