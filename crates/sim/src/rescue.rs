@@ -17,9 +17,10 @@ use crate::history::{Answer, Record};
 use crate::plan::{Death, IoKind, Who};
 use crate::stage::{NEXT, Stage};
 use crate::world::{ProcId, ProcState};
-use base::{DeviceId, GroupId, PoolId, SECTOR, Time, UNIT, UnitKey, VolumeId};
+use base::{DeviceId, GroupId, MapVersion, PoolId, SECTOR, Time, UNIT, UnitKey, VolumeId};
 use mdm::State;
 use mdm::group::{Doubt, Group};
+use mdm::mapping::Mapping;
 use mdm::recovery::JUMP;
 use node::backup::{Backup, pack};
 use node::mdm::Mdm;
@@ -61,6 +62,9 @@ pub(crate) struct Rescue {
     known: Known,
     /// By server: its incarnation at the loss, if it had a map.
     lives: Vec<Option<u32>>,
+    /// Maps of the servers that ran when the recovery began: their versions, and the permissions of
+    /// clients by volume.
+    maps: Vec<(MapVersion, BTreeMap<VolumeId, Mapping>)>,
     /// Volumes that are unknown since the recovery.
     unknown: Vec<VolumeId>,
     /// Volumes that had lost all their data with their groups before the logs were lost.
@@ -217,9 +221,15 @@ impl Stage {
         let other = (0..self.plan.sds).any(|i| self.is_content(i, &log) == Some(false));
         let mapped = |i: &u8| self.sds(*i).is_some_and(|sds| sds.map().version.0 > 0);
         let lives = (0..self.plan.sds).map(|i| Some(life(i)).filter(|_| mapped(&i))).collect();
+        let map = |i| {
+            let map = self.sds(i)?.map();
+            let mappings = map.volumes.iter().map(|(id, v)| (*id, v.mapping.clone()));
+            Some((map.version, mappings.collect()))
+        };
+        let maps = (0..self.plan.sds).filter(running).filter_map(map).collect();
         let some_off = !(0..self.plan.sds).all(|i| running(&i));
         let known = Known::new(&ids, &servers, Some(&log)).with_some_off(some_off);
-        (self.rescue.known, self.rescue.lives) = (known, lives);
+        (self.rescue.known, self.rescue.lives, self.rescue.maps) = (known, lives, maps);
         self.rescue.emptied |= other;
         (self.rescue.stores, self.rescue.lost_groups) = (log.stores, log.lost);
     }

@@ -1,6 +1,7 @@
 //! Judges which clients may use a volume after a recovery: those on the newest map that a server
-//! kept since the loss, or else those in the log or backup with which the recovery began. Later
-//! orders may be undone by that.
+//! kept since the loss, or those on a newer map of a server that has died since, which may have
+//! reported it. If there is no such map, it is those in the log or backup with which the recovery
+//! began. Later orders may be undone by that.
 
 use crate::check::Failure;
 use crate::plan::Who;
@@ -34,6 +35,11 @@ impl Stage {
         let Some(map) = newest.filter(|map| map.version > before) else { return Ok(()) };
         for (id, volume) in &state.volumes {
             let Some(told) = map.volumes.get(id) else { continue };
+            let newer = self.rescue.maps.iter().filter(|(version, _)| *version > map.version);
+            let same = |of: &Mapping| differs(of, &volume.mapping, state.sdcs.keys()).is_none();
+            if newer.filter_map(|(_, volumes)| volumes.get(id)).any(same) {
+                continue;
+            }
             if let Some(sdc) = differs(&told.mapping, &volume.mapping, state.sdcs.keys()) {
                 let text = format!(
                     "a server kept the map {} of {id}, by which {sdc} has {:?}; after the recovery it has {:?}",
