@@ -31,7 +31,7 @@ impl BlockSet {
     #[inline]
     pub fn from_range(range: Range<u32>) -> BlockSet {
         let Range { start, end } = range;
-        // As a rule all are in one word.
+        // Usually all blocks are in one word.
         if start < end && start / 64 == (end - 1) / 64 {
             let mut set = BlockSet::EMPTY;
             set.0[start as usize / 64] = u64::MAX >> (64 - (end - start)) << (start % 64);

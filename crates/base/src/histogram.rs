@@ -1,4 +1,4 @@
-//! How long many things took: a count for each of some ranges of time.
+//! A histogram of durations: a count for each range of time.
 //!
 //! Up to 8 µs, each microsecond is a range of its own. Above that, each power of two is divided
 //! into eight equal ranges, so a range is at most an eighth longer than its start. The last one
@@ -36,8 +36,8 @@ fn range_of(us: u64) -> usize {
     (range as usize).min(RANGES - 1)
 }
 
-/// Returns where a range begins, in microseconds; for [`RANGES`], where the last one would end if
-/// it had an end.
+/// Returns where a range begins, in microseconds. For [`RANGES`], returns where the last range
+/// would end if it had an end.
 pub fn begin_us(range: usize) -> u64 {
     let range = range.min(RANGES) as u64;
     match range / PARTS {
@@ -84,9 +84,8 @@ impl Histogram {
         self.counts.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// Returns the time within which this part of all things was done, in thousandths: 990 for the
-    /// 99th percentile. Within a range, the things are taken to be evenly spread. `None` if nothing
-    /// was counted.
+    /// Returns a percentile, which is given in thousandths: 990 is the 99th. Assumes that the
+    /// durations within a range are evenly spread. `None` if nothing was counted.
     pub fn percentile(&self, thousandths: u64) -> Option<Duration> {
         let all = u128::from(self.total());
         let rank = (all * u128::from(thousandths.min(1000))).div_ceil(1000).max(1);

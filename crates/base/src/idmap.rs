@@ -1,5 +1,5 @@
 //! A hash table for ids that are assigned in ascending order, for lookups on every I/O. Such an id
-//! serves as its own hash and rarely collides. To remove an entry takes as long as the table is.
+//! serves as its own hash and rarely collides. Removing an entry is slow.
 
 use crate::ids::Id;
 use alloc::vec::Vec;

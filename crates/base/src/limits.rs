@@ -16,11 +16,11 @@ pub struct Limits {
     pub client_bytes: u32,
     /// Operations that a shard processes at once, both its clients' and its own.
     pub shard_ops: u32,
-    /// Bytes of unanswered operations of all clients (bodies of writes and answers of reads) from
-    /// which on a shard refuses further operations.
+    /// A shard refuses further operations of clients while the bodies of unanswered writes and the
+    /// answers of unanswered reads have this many bytes.
     pub shard_bytes: u64,
-    /// Executed writes of one client in a group's list from which on the group refuses further
-    /// writes of that client, except its lowest unanswered one. Several times `client_ops`.
+    /// A group refuses further writes of a client, except its lowest unanswered one, while the
+    /// group's list has this many executed writes of the client. Several times `client_ops`.
     pub executed_window: u32,
     /// Executed writes in a group's list; the oldest beyond that are forgotten. More than
     /// `shard_ops`. A list is handed over in one frame, and in one record of a device's log.
@@ -63,7 +63,8 @@ pub struct Limits {
     pub stuck_after: Duration,
     /// Time limit of a client's request, after which it ends with an error. Zero: none.
     pub answer_within: Duration,
-    /// Resync copies that one shard has in flight. A quarter more for copies that clients wait for.
+    /// Resync copies that one shard has in flight. Copies that clients wait for may exceed this by
+    /// a quarter.
     pub copies: u32,
     /// Bytes of one resync copy. A multiple of 4 KiB, at most 1 MiB.
     pub copy_bytes: u32,
@@ -83,8 +84,8 @@ pub struct Limits {
     pub slow_for: Duration,
     /// Groups whose replicas change at the same time.
     pub moves: u32,
-    /// Of these, groups that one device sends copies of, and as many that it receives. There may be
-    /// more while they have less than `moving_bytes`.
+    /// Of these, groups of which one device sends copies, and also groups of which it receives
+    /// copies. There may be more while they have less than `moving_bytes`.
     pub moves_per_device: u32,
     /// Bytes being copied from a device, or to it, beyond which `moves_per_device` applies.
     pub moving_bytes: u64,
@@ -125,7 +126,7 @@ pub struct Limits {
     pub iscsi_solicited: u32,
     /// Unfinished requests to the volume for the writes of one iSCSI session.
     pub iscsi_requests: u32,
-    /// While writes of the session wait for space, a new write begins only below this number.
+    /// The same limit for a new write while writes of the session wait for space.
     pub iscsi_waiting: u32,
     /// Most bytes of one SCSI read or write.
     pub scsi_transfer: u32,
@@ -147,8 +148,8 @@ pub struct Limits {
     /// How long a command of a host waits for space or for a primary. Then the host is told to
     /// repeat it. This must be shorter than the host's own time-out, which ends the session.
     pub target_patience: Duration,
-    /// Memory of the commands of all hosts, in bytes of whole blocks, from which on new hosts are
-    /// refused. A host that replaces its own session is accepted nevertheless.
+    /// New hosts are refused while the commands of all hosts take this much memory, in bytes of
+    /// whole blocks. A host that replaces its own session is accepted nevertheless.
     pub target_bytes: u64,
     /// Time limit of a host's login.
     pub login_time: Duration,

@@ -294,21 +294,22 @@ pub enum Mutant {
     IgnoreRefusal,
     /// Links: a client serves nothing while it has no link to an MDM.
     NeedMdm,
-    /// A hello goes out in a frame of the newest version that its sender speaks.
+    /// Versions: a hello goes out in a frame of the newest version that its sender speaks.
     NewestHello,
-    /// The dialling side speaks its newest version, whatever the welcome says.
+    /// Versions: the dialling side speaks its newest version, whatever the welcome says.
     IgnoreWelcome,
-    /// A field is used in a cluster of a lower level than the field's. I15 sees it in the first
-    /// state with it. Later, an MDM would end, because no build reads such a state again.
+    /// Versions: a field is used in a cluster of a lower level than the field's. I15 notices the
+    /// first state that has the field. Without I15, an MDM would end later, as no build reads the
+    /// state again.
     UseEarly,
-    /// A snapshot of a higher level, or with unknown fields, is read.
+    /// Versions: a snapshot of a higher level, or with unknown fields, is read.
     AnySnapshot,
-    /// The level rises although a server that is up does not know it.
+    /// Versions: the level rises although a server that is up does not know it.
     RaiseOver,
     /// Versions: the level that lost MDMs had raised stays forgotten after a recovery.
     ForgetLevel,
-    /// A header is accepted with any unused bytes, flags and version, and with a body that its kind
-    /// does not have.
+    /// Links: a header is accepted with any unused bytes, flags and version, and with a body that
+    /// its kind does not have.
     AnyHeader,
     /// R12: a primary never proposes to drop a replica that leaves its beacons unanswered.
     SuspectNobody,
@@ -317,7 +318,8 @@ pub enum Mutant {
     /// R4: a refused dial proves the death of the incarnation that is registered now, which may be
     /// at another address. (The MDM's tests.)
     BelieveAddress,
-    /// A device is admitted although it also serves elsewhere, so that one of the two is a copy.
+    /// Not a rule: a device is admitted although it also serves elsewhere, so that one of the two
+    /// is a copy.
     TakeCopy,
     /// Mdm: the record of another MDM, with its secret, stays when that one is removed.
     KeepContacts,

@@ -26,8 +26,8 @@ pub struct Policy {
     pub percent: u32,
     /// The same with a bound in microseconds (50 to 10,000,000). 0: no bound.
     pub micros: u32,
-    /// Bytes per second (64 KiB to 1 GiB) that rests never undercut, so that every copy completes.
-    /// 0: copies never rest, or the floor is a time.
+    /// The floor, in bytes per second (64 KiB to 1 GiB). No rest makes copies slower than that, so
+    /// every copy completes. 0: copies never rest, or the floor is a time.
     pub floor: u64,
     /// The floor as a time: minutes (10 to 10,080) in which a device's capacity is copied. 0: the
     /// floor is not a time.
