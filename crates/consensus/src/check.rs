@@ -1,8 +1,8 @@
 //! Checks of messages from other members, and of the member's own image from disk.
 //!
-//! The library believes what it is told. A number near the end of its range, a gap between entries,
-//! or an entry that replaces a committed one would end the process, and a term goes to the disk
-//! before that. So each message is compared with what an honest member can send. These checks do
+//! The library trusts every message. A number near the end of its range, a gap between entries, or
+//! an entry that replaces a committed one would end the process. By then, the message's term may be
+//! on the disk. So each message is compared with what an honest member can send. These checks do
 //! not find out who sent a message: the owner does that.
 
 use crate::engine::Consensus;
@@ -24,7 +24,7 @@ pub enum Wrong {
     Behind {
         /// Index of its last entry.
         last: u64,
-        /// Index up to which the leader knows entries to be here.
+        /// Index up to which, as the leader knows, this member had entries.
         known: u64,
     },
     /// No honest member sends such a message. The text says why.

@@ -14,7 +14,7 @@ pub(crate) struct LogStorage {
     pub base: Base,
     /// The entries after the base, without gaps.
     entries: Vec<Entry>,
-    /// A member needs the base, but the base is from before it joined, so it would refuse the base.
+    /// A member needs the base, but has joined after it, and would refuse it.
     pub too_old: Cell<bool>,
 }
 

@@ -30,7 +30,8 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Queues a hard state for writing. Without `must` it only goes with the next write.
+    /// Queues a hard state. Only with `must` does it cause a write; otherwise it goes along with
+    /// the next one.
     pub(crate) fn hard(&mut self, hard: HardState, must: bool) {
         if must {
             self.lazy = None;
@@ -100,7 +101,7 @@ impl Outbox {
         match self.records.is_empty() {
             true => {
                 let lazy = self.lazy.take().map(|hard| Record { hard: Some(hard), entry: None });
-                // It takes 30 bytes at most, for which `max` has room.
+                // A hard state takes at most 30 bytes, for which `max` has room.
                 list.extend(lazy.map(|r| r.encode_to_vec()));
                 self.take_over();
             }

@@ -103,7 +103,7 @@ pub struct Image {
     /// Term, vote and commit index.
     #[prost(message, required, tag = "2")]
     pub hard: HardState,
-    /// A state.
+    /// The owner's state as of some entry.
     #[prost(message, required, tag = "3")]
     pub base: Base,
     /// The entries after that state.
