@@ -8,9 +8,9 @@
 //!
 //! Invariants of a plan: a group moves at most one replica, and never onto the server of its other
 //! one. Each move goes from a device that has more than its share, or that is no longer a home, to
-//! one that has less; so little more moves than necessary (the exception is a chain of two moves,
-//! if no single move keeps replicas on different servers). Nothing moves for balance while all
-//! devices are within [`TOLERANCE`] of their shares.
+//! a device that has less. So hardly more moves than necessary. (There is one exception: a chain of
+//! two moves, where no single move keeps replicas on different servers.) Nothing moves for balance
+//! while all devices are within [`TOLERANCE`] of their shares.
 //!
 //! This module does not know which devices are up, or what a move costs the network. The caller
 //! decides how many replicas move at a time, and asks again after the cluster has changed.
@@ -186,15 +186,16 @@ impl<'a> Scales<'a> {
         }
     }
 
-    /// Returns the best home for a replica. That is a home with room for the group under its share
-    /// that is rarely a partner of the other replica's home; otherwise the one that lacks most.
+    /// Returns the best home for a replica: of the homes where the group fits under the share, the
+    /// one that shares fewest groups with the other replica's home. If the group fits nowhere,
+    /// returns the home that lacks most.
     fn home_for(&self, group: usize, side: usize) -> Option<usize> {
         let may = |to: &usize| self.fits(group, side, *to);
         let least = |a: &usize, b: &usize| self.relative(*a).total_cmp(&self.relative(*b));
         let half = self.held[group].weight as f64 / 2.0;
         let open = (0..self.homes.len()).filter(may).filter(|to| self.excess[*to] + half <= 0.0);
         let best = open.min_by(|a, b| {
-            let key = |to: usize| self.rarity(group, side, to);
+            let key = |to: usize| self.pairing_cost(group, side, to);
             key(*a).cmp(&key(*b)).then_with(|| least(a, b))
         });
         best.or_else(|| (0..self.homes.len()).filter(may).min_by(least))
@@ -298,7 +299,7 @@ impl<'a> Scales<'a> {
         let best = self.on[from].iter().filter(may).min_by_key(|g| {
             let side = self.side(**g, from);
             let weight = core::cmp::Reverse(self.held[**g].weight);
-            (self.housed[**g].is_none(), self.rarity(**g, side, to), weight, **g)
+            (self.housed[**g].is_none(), self.pairing_cost(**g, side, to), weight, **g)
         });
         let Some(group) = best.copied() else { return false };
         let side = self.side(group, from);
@@ -392,8 +393,9 @@ impl<'a> Scales<'a> {
         self.excess[home] / self.share[home]
     }
 
-    /// Returns how often this home is a partner of the other replica's home; less is better.
-    fn rarity(&self, group: usize, side: usize, to: usize) -> (bool, u32) {
+    /// Returns what speaks against this home beside the other replica's home: that they would be
+    /// new partners although one has enough, and how many groups they share. Less is better.
+    fn pairing_cost(&self, group: usize, side: usize, to: usize) -> (bool, u32) {
         match self.at[group][1 - side] {
             HOMELESS => (false, 0),
             partner => (self.spread.widens(to, partner), self.spread.pairs(to, partner)),

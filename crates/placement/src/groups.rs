@@ -150,7 +150,7 @@ impl Table {
                 (*b + n - a) % n,
             )
         };
-        if let Some(server) = self.must(a) {
+        if let Some(server) = self.unavoidable(a) {
             let devices = self.devices[server].iter().copied().filter(|d| self.need[*d] > 0);
             return devices.min_by_key(key).expect("it lacks something");
         }
@@ -170,7 +170,7 @@ impl Table {
 
     /// Returns the server that has half of the total need and must therefore be in every pair from
     /// now on. `None` if settled devices can help.
-    fn must(&self, a: usize) -> Option<usize> {
+    fn unavoidable(&self, a: usize) -> Option<usize> {
         if self.helped {
             return None;
         }

@@ -54,8 +54,8 @@ pub fn choose_slots(
         let Some((leader, (turns, of))) = open.min_by(|a, b| next(a).total_cmp(&next(b))) else {
             break;
         };
-        // By the groups that the two share. If partners took turns as primaries do, the same two
-        // would always meet.
+        // The partner is chosen by the number of groups that it shares with the primary. If
+        // partners took turns as primaries do, the same two would always meet.
         let often = |c: &Choice| {
             let turns = shared.get(&pair(c)).copied().unwrap_or(0);
             due(turns, c.replicas[1], prng::mix(u64::from(leader.0)))
