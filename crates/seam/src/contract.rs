@@ -20,8 +20,8 @@
 //!    link that is gone are ignored.
 //! 5. **Close** takes effect after everything that was sent before it, and all of that arrives.
 //! 6. **Pause** stops frames, except those that were already received. After **Resume** they
-//!    continue, and none is lost. If the peer goes away meanwhile, `LinkDown` comes at once, and
-//!    its unread frames are lost: it no longer waits for an answer.
+//!    continue, and none is lost. If the peer goes away meanwhile, `LinkDown` comes at once. Its
+//!    unread frames are lost, as it no longer waits for answers.
 //! 7. **A dial** ends exactly once, in `LinkUp` or `DialFailed`, within about two seconds. It ends
 //!    with `Refused` only if the host is up and nothing listens.
 //! 8. **Bounds.** A link to a peer that does not read ends in `LinkDown` with `Stuck` at the

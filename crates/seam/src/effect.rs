@@ -137,10 +137,11 @@ pub enum Effect {
         /// The device.
         disk: DiskId,
     },
-    /// Give the space of a range back to the file system below the device. From now on the range
-    /// holds anything, and zeros once this has ended well, until it is written again. No other
-    /// operation on the range may be in flight. A flush makes it durable; before that, it may be
-    /// undone. Ends in [`crate::DiskError::Unsupported`] if the device can't, or must not, do this.
+    /// Give the space of a range back to the file system below the device. Meanwhile the content of
+    /// the range is undefined. After a success the range reads as zeros until it is written again.
+    /// No other operation on the range may be in flight. A flush makes the operation durable; before
+    /// that, a crash may undo it. Ends in [`crate::DiskError::Unsupported`] if the device can't, or
+    /// must not, do this.
     Punch {
         /// The node's id for the operation.
         op: DiskOp,

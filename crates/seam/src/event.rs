@@ -63,7 +63,8 @@ pub enum Event<'a> {
         /// The request.
         request: BlockRequest,
     },
-    /// Nobody wants the answers to these requests any more. The node still answers each of them.
+    /// The program has withdrawn these requests: it does not wait for their answers any more. The
+    /// node still answers each of them.
     Withdraw {
         /// The ids, in ascending order.
         ids: &'a [RequestId],

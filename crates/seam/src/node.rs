@@ -28,7 +28,7 @@ pub struct UnsentLimits {
     /// Bytes that may wait for all of these links. Above that, the driver closes links as stuck
     /// that it has not read for `patience`, starting with the longest pause.
     pub all: u64,
-    /// See `all`.
+    /// How long a link must not have been read before `all` may close it.
     pub patience: Duration,
 }
 

@@ -253,9 +253,9 @@ pub enum Note {
         /// Number of blocks.
         blocks: u16,
     },
-    /// The MDM took a server for lost.
+    /// The MDM declared a device lost.
     DeviceDown {
-        /// The server's device.
+        /// The device.
         device: DeviceId,
         /// True if its process is known to be dead.
         proof: bool,
@@ -297,9 +297,9 @@ pub enum Note {
         /// Latency of its operations, or of its host's answers.
         took: Duration,
     },
-    /// The MDM heard from a server, for the first time or again.
+    /// The MDM heard from a device, for the first time or again.
     DeviceUp {
-        /// The server's device.
+        /// The device.
         device: DeviceId,
     },
     /// The MDM wrote a snapshot of its state.
@@ -309,7 +309,8 @@ pub enum Note {
     },
     /// This MDM belongs to no cluster, and waits until one admits it.
     Waiting,
-    /// This MDM's log names another address than its own: it asks there for another process.
+    /// The log of the only MDM names another address than its own. The MDM asks there whether
+    /// another process uses the log.
     Moved {
         /// The address in the log.
         from: SocketAddr,

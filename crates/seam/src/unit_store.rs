@@ -153,13 +153,13 @@ pub trait UnitStore {
     /// Returns every volume that has content, in order.
     fn volumes(&self) -> Vec<VolumeId>;
     /// Drops the volume's content and metadata, and returns the number of bytes freed. A range with
-    /// a running job is dropped when the job ends. This does not wait until it is durable: a crash
-    /// may bring the volume back, and then the live list drops it again (R9).
+    /// a running job is dropped when the job ends. The call does not wait until the drop is
+    /// durable: a crash may bring the volume back, and then the live list drops it again (R9).
     fn drop_volume(&mut self, volume: VolumeId) -> u64;
     /// Performs one step of a walk over everything on the device, from this cursor on; 0 starts a
     /// walk. A walk finds all content that is there from its start to its end and is not written
     /// meanwhile. One step takes a bounded time and covers at most `most` bytes (64 KiB or more). A
-    /// device that does not survive returns nothing, because nothing rots there.
+    /// device that does not survive returns nothing: it is not scrubbed.
     fn walk(&self, _cursor: u64, _most: u32) -> Walk {
         Walk::End
     }

@@ -17,7 +17,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use base::{BlockSet, GroupId, Incarnation, Mutant, SdcId, UnitKey, VolumeId, mutant};
 
-/// The unit in a marker of a single group. Older builds take the marker for one of all groups.
+/// The unit that an entry for a single group names. Older builds apply the entry to all groups.
 const HERE: UnitKey = UnitKey { volume: VolumeId(0), index: 1 };
 
 /// A client's incarnation, and the number below which its writes may have been forgotten.

@@ -2,8 +2,8 @@
 //! set, and the list of executed writes.
 //!
 //! The mirror decides by its [`ReplicaRecord`]s. The unit store keeps records of the same type, and
-//! changes them with each record of its log: they are what a crash would reveal. The two are
-//! different facts (`docs/design/0004-durable-store.md`) with one set of rules, which are here.
+//! changes them with each record of its log: they are what a crash would reveal. The two differ
+//! (`docs/design/0004-durable-store.md` says why), and follow the same rules, which are here.
 //!
 //! Every change is a *delta* for which the last writer wins, per block, per client or per field:
 //! replaying a part of the history over a state that already contains some of it gives the state

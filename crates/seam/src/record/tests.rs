@@ -206,7 +206,7 @@ fn a_list_has_a_length_and_what_it_forgets_is_covered() {
     assert!(!forgotten.covers(G, write(4, 5001, 1)) && !forgotten.covers(G, write(5, 1, 1)));
 }
 
-/// Clients are refused with it today, but a log that an earlier build wrote may contain it.
+/// Servers refuse this number, but a log that an earlier build wrote may contain it.
 #[test]
 fn the_highest_number_there_is_can_be_forgotten() {
     let (mut list, mut forgotten, mut noted) = (ExecutedList::default(), Forgotten::new(100), 0);
