@@ -151,13 +151,14 @@ codes! {
         Lost = 4,
         /// No such volume.
         NoVolume = 5,
-        /// The range leaves the volume or unit, or the operation has the highest possible number.
+        /// The range leaves the volume or the unit, the unit is not in the group, or the operation
+        /// has the highest possible number.
         OutOfRange = 6,
         /// The device failed.
         Media = 7,
-        /// The sender has too many operations outstanding and exceeded its credit.
+        /// There is no room for the operation, or a retry has more to do: try again soon.
         Busy = 8,
-        /// The frame arrived damaged: send it again.
+        /// The body arrived damaged, or has changed in memory: send it again.
         Damaged = 9,
         /// The volume is read-only for the client.
         ReadOnly = 10,

@@ -3,8 +3,8 @@
 //! Every frame is one fixed 128-byte [`Header`] and a body of `body_len` bytes. [`message`] has a
 //! struct for each kind of frame, which says what its header means. That is everything that the
 //! data path needs, so reads, writes, replication and acknowledgements never parse anything else.
-//! Control messages are Protocol Buffers in the body ([`control`]): tagged
-//! fields survive rolling upgrades. `docs/internals/protocol.md` explains each frame.
+//! Control messages are Protocol Buffers in the body ([`control`]), so that fields can be added.
+//! `docs/internals/protocol.md` explains each frame.
 //!
 //! This crate defines layouts, not behaviour: other crates decide who may send a frame, and when.
 #![no_std]

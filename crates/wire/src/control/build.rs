@@ -34,7 +34,8 @@ impl BuildInfo {
         }
     }
 
-    /// Returns the highest level of a build that said this of itself, or nothing.
+    /// Returns the highest level that the build with this description knows. A build without one
+    /// knows the first level.
     pub fn level(said: Option<&BuildInfo>) -> u32 {
         said.map_or(level::FIRST, |build| build.level_max.max(level::FIRST))
     }
@@ -52,7 +53,7 @@ pub struct SetLevelRequest {
     pub without: alloc::vec::Vec<String>,
 }
 
-/// The level of a map page or of a snapshot, without the rest of it: no field of it is looked at.
+/// The level of a map page or of a snapshot. Decoding skips all other fields.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 struct LevelOnly {
     #[prost(uint32, tag = "90")]
@@ -130,8 +131,8 @@ impl MapPage {
 }
 
 impl Report {
-    /// Returns an error if a group or a volume of the map that it tells of has a value that this
-    /// build does not know. The value would get into the log.
+    /// Returns an error if a group or a volume of the reported map has a value that this build does
+    /// not know. The value would get into the log.
     pub fn check(&self) -> Result<(), UnknownValue> {
         self.groups.iter().filter_map(|g| g.config.as_ref()).try_for_each(GroupInfo::check)?;
         self.volumes.iter().try_for_each(VolumeInfo::check)
@@ -215,7 +216,7 @@ mod tests {
         assert_eq!(page(2).check(), Ok(()));
         assert_eq!(page(3).check(), unknown("Doubt", 3));
         assert_eq!(page(u32::MAX).check(), unknown("Doubt", i32::MAX));
-        // A report tells of a map.
+        // A report has groups and volumes of a map.
         let report = Report { volumes: [volume].into(), ..Report::default() };
         assert_eq!(report.check(), unknown("Access", 2));
         let told = GroupReport { config: Some(group(3)), ..GroupReport::default() };

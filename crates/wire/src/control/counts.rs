@@ -12,8 +12,8 @@ pub struct TimeCounts {
     /// The sum, in microseconds.
     #[prost(uint64, tag = "1")]
     pub total_us: u64,
-    /// The ranges of [`base::histogram`] that are not empty, in ascending order: how many ranges
-    /// are passed over before it, and its count, in turn.
+    /// The ranges of [`base::histogram`] that are not empty, in ascending order. Each takes two
+    /// numbers: how many empty ranges come just before it, and its count.
     #[prost(uint64, repeated, tag = "2")]
     pub ranges: Vec<u64>,
 }
@@ -42,7 +42,7 @@ pub struct IoCounts {
     /// Flushes.
     #[prost(uint64, tag = "7")]
     pub flushes: u64,
-    /// Requests for which parts hold data.
+    /// Questions which parts of a range hold data.
     #[prost(uint64, tag = "8")]
     pub extents: u64,
     /// Requests that ended with an error, or were given up.
@@ -82,7 +82,7 @@ pub struct PathCounts {
     /// The protocol, in lower case.
     #[prost(string, tag = "3")]
     pub protocol: String,
-    /// How the host calls itself; empty if the protocol has no such name.
+    /// The name that the host gives itself; empty if the protocol has no such name.
     #[prost(string, tag = "4")]
     pub host: String,
     /// The host's address, `ip:port`; empty for a unix socket.

@@ -240,7 +240,8 @@ pub struct MapPage {
     /// True if `sdcs` has all clients: those that it does not have were removed.
     #[prost(bool, tag = "71")]
     pub all_sdcs: bool,
-    /// The next incarnation that will be assigned. A lower one that is not in the map has ended.
+    /// The next incarnation that will be assigned. A lower one of a client that the map does not
+    /// name has ended.
     #[prost(uint64, tag = "72")]
     pub next_life: u64,
     /// The cluster's level. It is looked at before anything else of the page ([`super::level_of`]).

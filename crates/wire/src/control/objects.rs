@@ -24,7 +24,7 @@ pub struct GrantInfo {
     /// The access that is allowed.
     #[prost(enumeration = "Access", tag = "2")]
     pub access: i32,
-    /// I/O of a lower generation is refused: what it was allowed to do, it may not do any more.
+    /// I/O of a lower generation is refused: access to the volume has changed since.
     #[prost(uint32, tag = "3")]
     pub generation: u32,
     /// The generation at which this permission began. Requests of a lower one belong to an earlier

@@ -152,7 +152,7 @@ pub struct RemoveRequest {
     /// The server's name if a server is meant.
     #[prost(string, tag = "2")]
     pub server: String,
-    /// True if it stays after all.
+    /// True to cancel the removal.
     #[prost(bool, tag = "3")]
     pub keep: bool,
 }

@@ -119,7 +119,7 @@ pub struct RecoveryStatus {
     /// Doubtful groups of which one device has the last writes, if no unknown device is away.
     #[prost(uint32, tag = "9")]
     pub alone: u32,
-    /// Devices that it waits for whose place is taken by a disk that was replaced in the meantime.
+    /// Devices that it waits for, and in whose place an older disk is that they had replaced.
     #[prost(uint32, repeated, tag = "10")]
     pub older: Vec<u32>,
 }

@@ -45,7 +45,7 @@ pub struct RegistrantInfo {
     /// Its key, which is not 0.
     #[prost(fixed64, tag = "1")]
     pub key: u64,
-    /// Whose it is.
+    /// The host that registered.
     #[prost(message, required, tag = "2")]
     pub who: HostInfo,
     /// It is the only holder of the reservation.
@@ -87,19 +87,19 @@ impl ReservationInfo {
 pub enum ReserveAction {
     /// Not known to this build.
     Unknown = 0,
-    /// Another key, or the end of the registration.
+    /// Registers a key, replaces it, or ends the registration.
     Register = 1,
-    /// The reservation.
+    /// Reserves the volume.
     Reserve = 2,
-    /// The end of the reservation.
+    /// Ends the reservation.
     Release = 3,
-    /// The end of the reservation and of all registrations.
+    /// Ends the reservation and all registrations.
     Clear = 4,
-    /// The end of others' registrations.
+    /// Ends registrations of other hosts.
     Preempt = 5,
-    /// A registration by the rules of NVMe.
+    /// Registers a key by the rules of NVMe.
     RegisterNvme = 6,
-    /// Another key, or the end of the registration, by the rules of NVMe.
+    /// Replaces the key, or ends the registration, by the rules of NVMe.
     ReplaceNvme = 7,
 }
 
@@ -112,7 +112,7 @@ pub struct ReserveChange {
     /// The key of the host.
     #[prost(fixed64, tag = "2")]
     pub key: u64,
-    /// Its new key, or the key of those who lose their registrations.
+    /// Its new key, or the key of the registrations to be ended.
     #[prost(fixed64, tag = "3")]
     pub other: u64,
     /// The type of the reservation, where there is one.
@@ -121,7 +121,7 @@ pub struct ReserveChange {
     /// To register: `key` does not matter.
     #[prost(bool, tag = "5")]
     pub ignore: bool,
-    /// To register: this counts at all ports of the target.
+    /// To register: the registration counts at all ports of the target.
     #[prost(bool, tag = "6")]
     pub all_ports: bool,
 }
@@ -144,7 +144,7 @@ pub enum ReserveOutcome {
     Done = 1,
     /// The key is wrong, or another host's reservation is in the way.
     Conflict = 2,
-    /// A key of 0 where none is allowed.
+    /// The key of the registrations to be ended is 0, which is not allowed.
     NoVictim = 3,
     /// The reservation that is to end has another type.
     WrongKind = 4,

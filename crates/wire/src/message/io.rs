@@ -34,7 +34,7 @@ message! {
         request: Request;
     }
     flags {
-        /// This number may have arrived somewhere before.
+        /// A server may have received this number before.
         retry: 4;
     }
     body: NONE
@@ -47,7 +47,7 @@ message! {
         request: Request;
     }
     flags {
-        /// This number may have arrived somewhere before.
+        /// A server may have received this number before.
         retry: 4;
     }
     body: SUMMED
@@ -62,7 +62,7 @@ message! {
     flags {
         /// The space may be freed.
         hole: 1;
-        /// This number may have arrived somewhere before.
+        /// A server may have received this number before.
         retry: 4;
     }
     body: NONE
@@ -76,7 +76,7 @@ message! {
         request: Request;
     }
     flags {
-        /// This number may have arrived somewhere before.
+        /// A server may have received this number before.
         retry: 4;
     }
     body: NONE
@@ -91,7 +91,7 @@ message! {
         request: Request;
     }
     flags {
-        /// This number may have arrived somewhere before.
+        /// A server may have received this number before.
         retry: 4;
     }
     body: SUMMED
@@ -182,7 +182,7 @@ impl Io {
         }
     }
 
-    /// Returns true if the operation's number may have arrived somewhere before.
+    /// Returns true if a server may have received the operation's number before.
     #[inline]
     pub fn is_retry(&self) -> bool {
         match self {
@@ -227,7 +227,7 @@ impl Io {
 impl From<&Io> for Header {
     #[inline(always)]
     fn from(io: &Io) -> Header {
-        // Not by each kind's own `into_header`: the data path would write a request four times.
+        // Each kind's own `into_header` would write a request four times on the data path.
         let (kind, flags) = match io {
             Io::Read(m) => (Kind::Read, m.flags()),
             Io::Write(m) => (Kind::Write, m.flags()),

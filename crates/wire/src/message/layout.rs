@@ -65,7 +65,7 @@ pub(crate) const fn both(mut mask: Mask, other: Mask) -> Mask {
     mask
 }
 
-/// Returns the bits of a header that are set and not in the mask, all words laid on each other.
+/// Returns the bits of a header that are set and not in the mask. All words are combined into one.
 #[inline(always)]
 fn stray(bytes: &[u8; HEADER], used: &Mask) -> u64 {
     let words = bytes.chunks_exact(8).zip(used);

@@ -211,7 +211,7 @@ mod tests {
                 let message = Frame::try_from(&header).expect("it is sound");
                 assert_eq!(Header::from(message), header, "{message:?}");
             }
-            // Nothing is fine, too.
+            // A header without any field is a message, too.
             assert!(Frame::try_from(&Header::new(kind)).is_ok(), "{kind:?}");
         }
     }

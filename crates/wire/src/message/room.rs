@@ -3,9 +3,9 @@
 //!
 //! | what | bytes | in |
 //! |---|---|---|
-//! | class of service | 22 | all of these, `Fetch`, `Fetched`, `Damage` |
+//! | class of service | 22 | all kinds below, `Fetch`, `Fetched`, `Damage` |
 //! | generation of a snapshot | 112 to 119 | the same |
-//! | stages of a slow request, 4 bytes each | 48 to 63 | all that ask for I/O |
+//! | stages of a slow request, 4 bytes each | 48 to 63 | clients' operations |
 //! | | 64 to 79 | `Reply`, `Replicated` |
 //! | | 104 to 111, 120 to 123 | `Replicate`: three, as its fourth ends at the receiver |
 //!
