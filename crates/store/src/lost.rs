@@ -38,8 +38,8 @@ impl Lost {
         blocks.is_some_and(|blocks| blocks.contains(block))
     }
 
-    /// Checks a job. True: it needs lost blocks, and fails because of them. Otherwise, blocks that
-    /// it writes or zeros whole are no longer lost.
+    /// Returns true for a job that needs lost blocks, and fails it. Otherwise, blocks that the job
+    /// writes or zeros whole are no longer lost.
     #[inline]
     pub(crate) fn stops(&mut self, token: u64, group: GroupId, unit: UnitKey, job: &Job) -> bool {
         self.0.as_deref_mut().is_some_and(|state| state.stops(token, group, unit, job))

@@ -46,7 +46,7 @@ enum Blocks {
         whole: BlockSet,
         touched: BlockSet,
     },
-    /// A job that failed: nothing, in the blocks that it was to change.
+    /// A job that failed: nothing. These are the blocks that it was to change.
     Failed(BlockSet),
 }
 
@@ -275,8 +275,8 @@ impl Memory {
     }
 
     /// True when no read in flight needs these blocks. Looks at every job, so only builds with
-    /// debug assertions call it; that no job touches what another one *changes*, every build
-    /// checks ([`Unit::pin`]).
+    /// debug assertions call it. Every build checks that no job touches what another one *changes*
+    /// ([`Unit::pin`]).
     fn is_not_read(&self, group: GroupId, unit: UnitKey, blocks: BlockSet) -> bool {
         let place = self.units.find(group, unit);
         let apart = |job: &Running| match job.change {

@@ -36,7 +36,7 @@ pub(crate) enum Access {
     Read(BlockSet),
     /// To change these blocks.
     Change(BlockSet),
-    /// To have its slot.
+    /// To keep its slot.
     Hold,
 }
 

@@ -12,9 +12,10 @@ use super::write::join;
 use base::BLOCK;
 use seam::Effects;
 
-/// Number of runs in flight, and how many may be left before more are sent. One run at a time would
-/// cost a system call and a wake-up of the device each.
+/// The most runs in flight.
 const RUNS: u32 = 32;
+/// More runs are sent when so many are left in flight. If each run that ends were replaced at once,
+/// each would cost a system call and a wake-up of the device.
 const FEW: u32 = RUNS / 2;
 
 /// Progress of destaging.

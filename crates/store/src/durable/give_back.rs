@@ -5,7 +5,7 @@ use super::store::Durable;
 use core::ops::Range;
 use seam::{DiskError, Effects, Note};
 
-/// Handles a call of `rest`; `rests`: nothing was written since the last one.
+/// Handles a call of `rest`. `rests`: nothing was written since the last call.
 pub(super) fn rest(store: &mut Durable, rests: bool, out: &mut Effects) {
     if store.tuning.holes > 0 {
         store.slots.holes().rested(store.tuning.holes, rests);

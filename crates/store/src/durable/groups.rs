@@ -417,7 +417,7 @@ mod tests {
         }
     }
 
-    /// A client that uses this number is refused today, but an earlier build may have logged it.
+    /// Servers refuse this number, but an earlier build may have logged it.
     #[test]
     fn the_highest_number_there_is_can_be_forgotten_and_replayed() {
         let room = Room { units: 10, executed: 8, single: 0 };

@@ -96,8 +96,8 @@ impl Jobs {
     }
 
     /// True when no read in flight needs blocks that a new job changes. Looks at every job, so only
-    /// builds with debug assertions call it; that no job touches what another one *changes*, every
-    /// build checks (`UnitMap::pin_slot`).
+    /// builds with debug assertions call it. Every build checks that no job touches what another
+    /// one *changes* (`UnitMap::pin_slot`).
     pub(super) fn is_not_read(&self, unit: UnitKey, at: u32, len: u32, pins: &[Pin]) -> bool {
         let touched = BlockSet::touching(at, len);
         let same_slot = |job: &Job| job.pins.iter().any(|a| pins.iter().any(|b| a.slot == b.slot));

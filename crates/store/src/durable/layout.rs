@@ -1,5 +1,5 @@
-//! Where everything lies on a device. It follows from the size at its format, and from each size
-//! that it has grown to since.
+//! The layout of a device. It follows from the device's size at its format, and from each size to
+//! which the device has grown since.
 //!
 //! ```text
 //! 0          superblock 0              middle     superblock 2 (in the place of a slot)

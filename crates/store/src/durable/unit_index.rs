@@ -1,9 +1,9 @@
 //! The units that hold data, by owner and in order: what a full copy of a group needs to know.
 //!
 //! For each unit the index counts the slots with data, so a unit leaves it with its last such slot.
-//! Slots come and go seldom compared with writes: an overwrite within a slot doesn't touch the
-//! index. A tree takes 12 to 25 bytes per *unit*, and lists the units of an owner without a look at
-//! a slot. Links between the slots of an owner would take 8 bytes per *slot*, 16 slots per unit, in
+//! Few writes change the index: an overwrite within a slot doesn't touch it. A tree takes 12 to 25
+//! bytes per *unit*, and lists the units of an owner without a look at a slot. Links between the
+//! slots of an owner would take 8 bytes per *slot*, 16 slots per unit, and would list the slots in
 //! no order.
 //!
 //! Invariant: a unit of an owner is in the index while a slot of it holds data.

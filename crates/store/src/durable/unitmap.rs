@@ -25,14 +25,14 @@ use base::{BLOCK, BlockSet, GroupId, Map, Mutant, UnitKey, VolumeId, mutant};
 use core::ops::Range;
 use seam::Walk;
 
-/// Owner of a free slot. All others are below it: there are fewer than 2^28 pairs of group and
-/// volume. Each pair has a slot, so a device of up to 16 TiB can't have more; and the volumes of a
-/// cluster make fewer pairs.
+/// The owner of a free slot. Each real owner has a lower number: there are fewer than 2^28 pairs of
+/// group and volume. Each pair has a slot, so a device of up to 16 TiB can't have more; and the
+/// volumes of a cluster make fewer pairs.
 const FREE: u32 = u32::MAX;
 /// Number of slots that one step of a walk looks at: this takes less than 1 ms.
 const WALK: u64 = 64 << 10;
-/// A mount indexes one unit per so many slots at a time. So it looks at all slots once if units are
-/// full, and this often if each slot has a unit of its own.
+/// In each step, a mount indexes at most one unit per this many slots, and looks at all slots. If
+/// units are full, one step is enough. If each slot has a unit of its own, there are this many.
 const LISTED: usize = 16;
 /// Number of freed slots that are remembered in order: 1 GiB. Further ones are found by a search.
 const GIVEN_BACK: usize = 16 << 10;
@@ -55,7 +55,7 @@ pub(super) enum Access {
     Read(u16),
     /// To change these blocks. Until the pin ends, no other one may read or change them.
     Change(u16),
-    /// To have the slot.
+    /// To keep the slot.
     Hold,
 }
 

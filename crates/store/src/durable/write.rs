@@ -153,7 +153,7 @@ impl Durable {
         match &body {
             Some(body) => {
                 let blocks = at.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK);
-                // Direct I/O needs it aligned in memory as well.
+                // Direct I/O needs the data aligned in memory as well.
                 let data = match blocks {
                     true if (body.as_ptr() as usize).is_multiple_of(ALIGN) => body.clone(),
                     true => out.copy(body),
