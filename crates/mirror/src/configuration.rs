@@ -80,8 +80,8 @@ impl Replica {
 
 impl Flows {
     /// Takes over a group's configuration if it is newer than the newest known one. `from_mdm`: it
-    /// comes from an MDM, and not only from another server. Returns false if that gives
-    /// the loop nothing to do.
+    /// comes from an MDM, and not only from another server. Returns false if that gives the loop
+    /// nothing to do.
     pub(crate) fn configure<S: UnitStore>(
         &mut self,
         shard: &mut Shard<S>,

@@ -41,8 +41,8 @@ impl Secondaries {
         false
     }
 
-    /// Reads the requested blocks, which have their range lock. The data of a deleted volume is
-    /// gone here, so zeros would be a wrong answer.
+    /// Reads the requested blocks, under their range lock. Refuses to read blocks of a deleted
+    /// volume: their data is gone here, so zeros would be a wrong answer.
     pub(crate) fn start_fetch<S: UnitStore>(
         &mut self,
         shard: &mut Shard<S>,

@@ -83,7 +83,7 @@ impl Windows {
         }
         let mut crowded = false;
         for device in devices {
-            crowded |= self.crowd(now, device, bytes);
+            crowded |= self.makes_wait(now, device, bytes);
         }
         crowded
     }

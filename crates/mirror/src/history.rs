@@ -199,8 +199,8 @@ impl History {
             let whole = op.body.clone();
             op.body = whole.slice((from - op.at) as usize..(to - op.at) as usize);
             op.body_crc = op.body_crc.map(|sum| {
-                // The checksum of the part is computed first. If the body had changed by then, that
-                // of the whole differs, and the part gets a wrong one.
+                // The checksum of the part is computed before that of the whole body. So if the
+                // body had changed by then, the second one differs, and the part gets a wrong one.
                 let part = base::crc::crc32c(&op.body);
                 let same = base::crc::crc32c(&whole) == sum;
                 if same { part } else { !part }

@@ -139,7 +139,7 @@ impl Leases {
         self.next_beacon
     }
 
-    /// Makes a beacon to this device due now, because it would arrive.
+    /// Makes a beacon to this device due now, because a new link can carry it.
     pub fn hurry(&mut self, device: DeviceId) {
         if let Some(held) = self.held.get_mut(device) {
             held.beacon_due = Time::ZERO;

@@ -45,8 +45,8 @@ impl ListLengths {
     /// this many units.
     pub fn most(limits: &Limits, units: usize) -> ListLengths {
         let group = limits.executed_group as usize;
-        // The bound, operations that were admitted before it was reached, the whole blocks that a
-        // replica needs of each of these, and copies.
+        // The sum of four parts: the bound, the operations that were admitted before it was
+        // reached, the whole blocks that a replica needs of each of these, and copies.
         let stream = (limits.stream + 2 * limits.shard_ops + 2 * limits.copies) as usize;
         ListLengths {
             executed: limits.executed_device as usize + History::count_every(limits) as usize,
@@ -59,8 +59,8 @@ impl ListLengths {
             // The list of an honest primary has the same bound.
             source: group,
             uncertain: crate::secondary::UNCERTAIN_MAX,
-            // The primary sends with each operation up to where the stream is finished. Before its
-            // seal a secondary keeps all, up to a bound of its own.
+            // Each operation brings the commit point, and writes up to it are not uncertain any
+            // more. Before its seal a secondary keeps all writes, up to a bound of its own.
             uncertain_in_sync: stream.max(crate::secondary::UNCERTAIN_MAX),
             stream,
             in_flight: crate::window::Windows::most(limits) as usize,

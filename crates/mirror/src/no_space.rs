@@ -1,5 +1,5 @@
-//! No space (rule R15): which replica notices it, and what happens then. Nothing has changed
-//! anywhere, and the client holds its write until there is space.
+//! Writes that find no space (rule R15): which replica notices that, and what happens then. Such a
+//! write has no effect, and the client holds it until there is space.
 //!
 //! The primary reserves space before it acts. A secondary refuses before anything is durable there.
 //! Then the write leaves the stream without effect, and a joiner that has done it gets the content

@@ -15,7 +15,7 @@ pub(crate) fn fits<const GRAIN: u32>(at: u32, len: u32) -> bool {
     within && at.is_multiple_of(GRAIN) && len.is_multiple_of(GRAIN)
 }
 
-/// Who gets the answer: another process, on this link, with its own number `op` for the operation.
+/// The process that gets the answer: its link, and its own number `op` for the operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Requester {
     pub link: PeerLink,
@@ -76,7 +76,7 @@ pub(crate) struct Write {
     pub since: Time,
     /// It has no body: the range becomes zeros.
     pub zero: bool,
-    /// Its number may have arrived somewhere before.
+    /// A server may have received its number before.
     pub retry: bool,
     /// A part of it is in the content already. The operation does only a missing part.
     pub in_part: bool,
@@ -93,11 +93,11 @@ pub(crate) struct Compare {
     pub requester: Requester,
     /// When it came.
     pub since: Time,
-    /// Its number may have arrived somewhere before.
+    /// A server may have received its number before.
     pub retry: bool,
 }
 
-/// The sending of whole blocks to replicas that have damaged blocks in a write's range.
+/// The replicas that have damaged blocks in a write's range, and get these blocks whole.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WholeBlocks {
     /// Replicas that need the blocks whole and were not sent them.
@@ -192,8 +192,8 @@ pub(crate) struct Op {
     /// Replicas that it was sent to on their present link and that have not answered. It takes room
     /// in their windows.
     pub in_flight: ReplicaSet,
-    /// Its number: what [`crate::window::Windows::sends`] was, including this sending, when it was
-    /// last sent while it was in flight to no replica.
+    /// The value of [`crate::window::Windows::sends`] when it was sent. Sending it again changes
+    /// this only if it is in flight to no replica.
     pub number: u64,
     /// The bytes that it takes of the limits for clients. `None`: it is no client's, or is
     /// answered.

@@ -20,9 +20,9 @@ use base::{Duration, Limits, Mutant, Policy, Time, mutant};
 /// Clients count as active for this long after their last operation.
 const BUSY: Duration = Duration::from_millis(100);
 
-/// A copy that took longer was delayed by more than a busy device, and counts as this long. A
-/// client's operation that took longer doesn't count. No rest is longer, either: the lowest floor
-/// is one gentle copy per second.
+/// The longest duration that counts. A copy that took longer was delayed by more than a busy
+/// device, and counts as this long. A client's operation that took longer doesn't count. No rest is
+/// longer, either: the lowest floor is one gentle copy per second.
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// Bytes of a copy that is followed by a rest. A request that arrives just after it waits for these

@@ -254,7 +254,7 @@ impl<S: UnitStore> Shard<S> {
 
     /// Reserves space again, because the job that met the damage has released its slots. If there
     /// is none, the replicas that may have done the write have to leave the in-sync set, as after
-    /// damage that can't be repaired. They may, because the blocks are whole here again.
+    /// damage that can't be repaired. Nothing is lost by that: the blocks are whole here again.
     fn reserve_again(&mut self, key: u64) -> bool {
         let op = self.ops.get_mut(key).expect("the caller has it");
         op.reserved = op.reserved || self.store.reserve(op.group, op.unit, op.at, op.len);

@@ -161,7 +161,7 @@ impl Scrub {
     }
 
     /// Decides what to do with the range. Returns the operation that reads it now. Otherwise the
-    /// range is tried again later, or skipped. `missed`: its bytes should have been read.
+    /// range is tried again later, or skipped. `missed`: if the range is skipped, its bytes count.
     fn choose(&mut self, now: Time, ready: Ready, missed: bool) -> Option<Op> {
         assert!(self.op.is_none(), "one read of a scrub runs");
         let range = self.range?;
@@ -329,8 +329,9 @@ fn readiness(replica: &Replica, me: DeviceId) -> Ready {
     }
 }
 
-/// Returns true if this replica should be a good copy, or is to become the second one. Any other
-/// copy is no longer needed, or was just written while there are two good ones.
+/// Returns true if skipped bytes of this replica count. It should be a good copy then, or is to
+/// become the second one. Any other copy is no longer needed, or was just written beside two good
+/// ones.
 fn is_missed(replica: &Replica, me: DeviceId) -> bool {
     replica.config.in_sync.contains(&me) || replica.is_only_in_sync()
 }

@@ -71,15 +71,15 @@ struct Undone {
 
 impl Peer {
     /// Records that an operation of this many bytes ends without an answer.
-    fn sink(&mut self, bytes: u64, sends: u64) {
+    fn abandon(&mut self, bytes: u64, sends: u64) {
         let bytes = bytes.min(self.in_flight);
         self.in_flight -= bytes;
         (self.abandoned, self.fence) = (self.abandoned + bytes, sends);
     }
 
-    /// Like `sink`, for an operation sent with this number in a group in which the device will be
-    /// asked for its state.
-    fn leave(&mut self, group: GroupId, bytes: u64, number: u64) {
+    /// Like `abandon`, for an operation sent with this number in a group in which the device will
+    /// be asked for its state.
+    fn leave_undone(&mut self, group: GroupId, bytes: u64, number: u64) {
         let bytes = bytes.min(self.in_flight);
         self.in_flight -= bytes;
         self.left += bytes;
@@ -236,8 +236,8 @@ impl Windows {
     }
 
     /// Returns true if a client's write of this many bytes has to wait until this device has
-    /// answered more. Clients that wait already come first.
-    pub(crate) fn crowd(&mut self, now: Time, device: DeviceId, bytes: u64) -> bool {
+    /// answered more, and records the wait. Clients that wait already come first.
+    pub(crate) fn makes_wait(&mut self, now: Time, device: DeviceId, bytes: u64) -> bool {
         let Some(peer) = self.peers.get_mut(device).filter(|p| p.link.is_some()) else {
             return false;
         };
@@ -302,8 +302,8 @@ impl Windows {
         assert!((1..=self.sends).contains(&number), "an operation that ends unanswered was sent");
         let Some(peer) = self.peers.get_mut(device) else { return };
         match asked {
-            true => peer.leave(group, bytes, number),
-            false => peer.sink(bytes, self.sends),
+            true => peer.leave_undone(group, bytes, number),
+            false => peer.abandon(bytes, self.sends),
         }
         if peer.is_waited_for() {
             self.note_room(device);
@@ -478,7 +478,7 @@ mod tests {
         let first = send(&mut windows, 1, 800).unwrap();
         assert!(windows.are_light(200) && !windows.are_light(201));
         assert_eq!((send(&mut windows, 2, 300), send(&mut windows, 3, 100)), (None, None));
-        assert!(windows.crowd(Time(5), DEVICE, 1), "others wait already");
+        assert!(windows.makes_wait(Time(5), DEVICE, 1), "others wait already");
         check(&windows);
         assert!(!windows.have_room());
         windows.answered(Time(6), DEVICE, 800, first);

@@ -86,7 +86,7 @@ impl Op {
     }
 }
 
-/// Returns the message that asks for this. `retry`: its number may have arrived somewhere before.
+/// Returns the message that asks for this. `retry`: a server may have received its number before.
 pub(super) fn io(kind: BlockKind, request: Request, retry: bool) -> Io {
     match kind {
         BlockKind::Read => Io::Read(Read { request, retry }),

@@ -27,7 +27,7 @@ pub(super) struct Request<T> {
     pub(super) error: Option<BlockError>,
     /// The owner was told that it waits for space.
     pub(super) held: bool,
-    /// When its answer is too late.
+    /// Its time limit: a later answer is too late.
     pub(super) until: Time,
     /// When its answer ceased to be wanted. From then on nothing of it is sent again.
     pub(super) gone: Option<Time>,

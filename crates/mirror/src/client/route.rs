@@ -243,7 +243,7 @@ impl<T: Copy> Client<T> {
         self.session_over(device, turn);
     }
 
-    /// Ends that session if it has not ended.
+    /// Ends the session in which a write that was given up may still be executed, if it still runs.
     fn end_ghost<M: Topology>(
         &mut self,
         device: DeviceId,
