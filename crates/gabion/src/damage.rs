@@ -297,8 +297,8 @@ fn refuse_in_vain(
     }
     if !others.is_empty() {
         bail!(
-            "other volumes lie in the same groups, and would lose the same: {}. Name all of them, \
-             or delete those that are not needed any more",
+            "other volumes have data in the same groups, and would lose it, too: {}. Name all of \
+             them, or delete those that are not needed any more",
             others.join(" ")
         );
     }

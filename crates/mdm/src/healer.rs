@@ -300,8 +300,8 @@ impl<'a> Round<'a> {
     /// Returns true if a copy should not continue. Either the newcomer is lost together with its
     /// part of the copy, or it has been out for too long, or it has no room for the rest. Or the
     /// device whose place it takes has come back and lacks less than the newcomer: then that device
-    /// is brought up to date instead. The primary reports how much each of them lacks. Before the
-    /// primary has begun the copy, to go back certainly costs less.
+    /// is brought up to date instead. The primary reports how much each of them lacks. If it has
+    /// not begun the copy, the device that is back certainly lacks less.
     fn is_pointless(
         &self,
         id: GroupId,

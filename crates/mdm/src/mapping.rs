@@ -83,7 +83,7 @@ impl Mapping {
         self.sdcs.get(&sdc).copied().or(self.all)
     }
 
-    /// Returns what clients may do that are not known yet.
+    /// Returns what every client may do, including clients that are not known yet.
     pub fn all(&self) -> Option<Grant> {
         self.all
     }

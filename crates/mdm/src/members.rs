@@ -94,8 +94,8 @@ impl Members {
             return Err(Refused::LastManager(gone.name.clone()));
         }
         let tied = rest.len() == managers && managers.is_multiple_of(2);
-        // An MDM that is down breaks no tie: without it the cluster survives as many losses, and a
-        // new one can be added.
+        // A tie-breaker that is down breaks no tie. Without it the cluster survives just as many
+        // losses, and a new one can be added.
         match voter {
             Voter::Heard if gone.tie_breaker && tied => {
                 return Err(Refused::LastTieBreaker(gone.name.clone()));

@@ -25,7 +25,7 @@ const NAMED: usize = 1024;
 
 /// The reports of one device.
 #[derive(Debug, Default)]
-struct Word {
+struct Reports {
     /// When it reported last.
     last: Time,
     /// The devices that it cannot reach, and since when it reports them.
@@ -35,7 +35,7 @@ struct Word {
 /// Reports of all devices, and the devices that are cut off by them.
 #[derive(Debug, Default)]
 pub struct Reach {
-    words: BTreeMap<DeviceId, Word>,
+    reports: BTreeMap<DeviceId, Reports>,
     /// Devices that count as cut off, and until when, unless they are found again.
     cut_off: BTreeMap<DeviceId, Time>,
     /// Pairs of a device and another one that it has not reached for [`Limits::rebuild_after`], and
@@ -46,9 +46,10 @@ pub struct Reach {
     looked: Time,
 }
 
-/// Returns how long a line waits for the others. The other devices' last beacons were answered up
-/// to one beacon interval later, they count the silence by clocks that may run a fifth slower than
-/// the first one's, and they report it with their next heartbeats.
+/// Returns how long a line has to be reported before it counts. By then, all other devices have
+/// reported theirs. Their last beacons may have been answered one beacon interval later. The clocks
+/// by which they count the silence may be a fifth slower. And they report with their next
+/// heartbeats.
 pub fn patience(limits: &Limits) -> Duration {
     limits.beacon_every + limits.unreached_after() / 5 + limits.heartbeat_every
 }
@@ -56,16 +57,16 @@ pub fn patience(limits: &Limits) -> Duration {
 impl Reach {
     /// Records a report of all devices that this device cannot reach now.
     pub fn report(&mut self, now: Time, by: DeviceId, unreached: &[u32], limits: &Limits) {
-        if unreached.is_empty() && !self.words.contains_key(&by) {
+        if unreached.is_empty() && !self.reports.contains_key(&by) {
             return;
         }
-        let word = self.words.entry(by).or_default();
-        word.last = now;
+        let report = self.reports.entry(by).or_default();
+        report.last = now;
         let named = unreached.iter().take(NAMED).map(|d| DeviceId(*d));
         let named: BTreeSet<DeviceId> = named.filter(|d| *d != by).collect();
-        word.since.retain(|device, _| named.contains(device));
+        report.since.retain(|device, _| named.contains(device));
         for device in named {
-            word.since.entry(device).or_insert(now);
+            report.since.entry(device).or_insert(now);
         }
         let due = now + limits.heartbeat_every / 2;
         self.due = Some(self.due.map_or(due, |at| at.min(due)));
@@ -93,7 +94,7 @@ impl Reach {
         if mutant::on(Mutant::BelieveAccuser) {
             return true;
         }
-        let since = self.words.get(&by).and_then(|word| word.since.get(&device));
+        let since = self.reports.get(&by).and_then(|report| report.since.get(&device));
         let old = since.is_none_or(|since| self.looked.since(*since) >= patience(limits));
         old && (!self.cut_off.contains_key(&by) || self.cut_off.contains_key(&device))
     }
@@ -117,16 +118,16 @@ impl Reach {
         }
         self.looked = now;
         let lasts = limits.heartbeat_every * LASTS;
-        self.words.retain(|_, word| now.since(word.last) < lasts);
+        self.reports.retain(|_, report| now.since(report.last) < lasts);
         let until = now + (limits.suspect_after + patience(limits)) * 2;
         let found = self.found(now, state, limits);
         self.cut_off.extend(found.into_iter().map(|device| (device, until)));
         self.cut_off.retain(|_, until| *until > now);
         let until =
             if mutant::on(Mutant::ForgetBrokenPath) { now + limits.heartbeat_every } else { until };
-        self.parted.extend(unreached_for(&self.words, now, limits).map(|pair| (pair, until)));
+        self.parted.extend(unreached_for(&self.reports, now, limits).map(|pair| (pair, until)));
         self.parted.retain(|_, until| *until > now);
-        let idle = self.words.is_empty() && self.cut_off.is_empty() && self.parted.is_empty();
+        let idle = self.reports.is_empty() && self.cut_off.is_empty() && self.parted.is_empty();
         self.due = (!idle).then(|| now + limits.heartbeat_every / 2);
         Some(self.cut_off.keys().copied().collect())
     }
@@ -147,8 +148,8 @@ impl Reach {
         // By both ends of each line: whether it was reported for long enough.
         let mut lines: BTreeMap<SdsId, BTreeMap<SdsId, bool>> = BTreeMap::new();
         let mut ends: BTreeSet<DeviceId> = BTreeSet::new();
-        for (by, word) in &self.words {
-            for (device, since) in &word.since {
+        for (by, report) in &self.reports {
+            for (device, since) in &report.since {
                 let (Some(one), Some(other)) = (server(*by), server(*device)) else { continue };
                 if one == other {
                     continue;
@@ -192,13 +193,13 @@ impl Reach {
 
 /// Returns the pairs of a device and another one that it reports for [`Limits::rebuild_after`].
 fn unreached_for(
-    words: &BTreeMap<DeviceId, Word>,
+    reports: &BTreeMap<DeviceId, Reports>,
     now: Time,
     limits: &Limits,
 ) -> impl Iterator<Item = (DeviceId, DeviceId)> {
     let long = move |(_, since): &(&DeviceId, &Time)| now.since(**since) >= limits.rebuild_after;
-    words.iter().flat_map(move |(by, word)| {
-        word.since.iter().filter(long).map(|(device, _)| (*by, *device))
+    reports.iter().flat_map(move |(by, report)| {
+        report.since.iter().filter(long).map(|(device, _)| (*by, *device))
     })
 }
 
@@ -244,11 +245,11 @@ mod tests {
 
     /// Returns the devices that are found cut off after these have reported so with each heartbeat
     /// for long enough.
-    fn found(state: &State, words: &[(u32, &[u32])]) -> (Reach, Vec<u32>) {
+    fn found(state: &State, reports: &[(u32, &[u32])]) -> (Reach, Vec<u32>) {
         let mut reach = Reach::default();
         let mut found = BTreeSet::new();
         for at in (1000..2400).step_by(200) {
-            for (by, unreached) in words {
+            for (by, unreached) in reports {
                 reach.report(ms(at), DeviceId(*by), unreached, &LIMITS);
             }
             found = reach.look(ms(at + 100), state, &LIMITS).unwrap_or_default();
@@ -262,7 +263,7 @@ mod tests {
         let told_by_all = [(1, &[2, 3, 4][..]), (2, &[1]), (3, &[1]), (4, &[1])];
         let (reach, cut) = found(&four, &told_by_all);
         assert_eq!(cut, [1]);
-        assert!(!reach.counts(DeviceId(1), DeviceId(2), &LIMITS), "its word counts for nothing");
+        assert!(!reach.counts(DeviceId(1), DeviceId(2), &LIMITS), "its report counts for nothing");
         assert!(reach.counts(DeviceId(2), DeviceId(1), &LIMITS));
         // It does not matter which end reports: a broken path is broken for both ends.
         assert_eq!(found(&four, &told_by_all[..1]).1, [1]);
@@ -277,10 +278,10 @@ mod tests {
         // One broken path; two halves that cannot reach each other; no device reaches any other.
         let halves: [(u32, &[u32]); 4] = [(1, &[3, 4]), (2, &[3, 4]), (3, &[1, 2]), (4, &[1, 2])];
         let nobody: [(u32, &[u32]); 2] = [(1, &[2, 3]), (2, &[3])];
-        for words in [&[(1, &[2][..]), (2, &[1])][..], &halves, &nobody] {
-            let (reach, cut) = found(&four, words);
-            assert_eq!(cut, [0; 0], "{words:?}");
-            let (by, unreached) = words[0];
+        for reports in [&[(1, &[2][..]), (2, &[1])][..], &halves, &nobody] {
+            let (reach, cut) = found(&four, reports);
+            assert_eq!(cut, [0; 0], "{reports:?}");
+            let (by, unreached) = reports[0];
             assert!(reach.counts(DeviceId(by), DeviceId(unreached[0]), &LIMITS));
         }
         // The two devices of one server are on one path.
@@ -339,10 +340,10 @@ mod tests {
     fn too_many_at_once_are_no_accident() {
         let twelve = cluster(12, 1);
         let rest: Vec<u32> = (4..=12).collect();
-        let words: Vec<(u32, &[u32])> = (1..=2).map(|by| (by, &rest[..])).collect();
-        assert_eq!(found(&twelve, &words).1, [1, 2]);
-        let words: Vec<(u32, &[u32])> = (1..=3).map(|by| (by, &rest[..])).collect();
-        assert_eq!(found(&twelve, &words).1, [0; 0]);
+        let reports: Vec<(u32, &[u32])> = (1..=2).map(|by| (by, &rest[..])).collect();
+        assert_eq!(found(&twelve, &reports).1, [1, 2]);
+        let reports: Vec<(u32, &[u32])> = (1..=3).map(|by| (by, &rest[..])).collect();
+        assert_eq!(found(&twelve, &reports).1, [0; 0]);
     }
 
     #[test]

@@ -85,7 +85,7 @@ pub enum Refused {
     #[error("there is no device {0}: `gabion status` shows those that exist")]
     NoDevice(u32),
     /// None of the devices that the order means waits.
-    #[error("no new device of those waits for an order: `gabion device list` shows which do")]
+    #[error("none of these devices waits for an order: `gabion device list` shows those that do")]
     NotWaiting,
     /// No server has this name.
     #[error("there is no server `{0}`: `gabion status` shows those that exist")]
@@ -205,11 +205,11 @@ pub enum Refused {
     },
     /// The leader has led for too short a time to know which MDMs work.
     #[error(
-        "this MDM leads since a moment ago, and has not heard all the others yet: try again in a second"
+        "this MDM has just begun to lead, and has not heard all the others yet: try again in a second"
     )]
     NotHeardYet,
     /// Another MDM is being removed.
-    #[error("an MDM is on its way out: try again in a moment")]
+    #[error("another MDM is being removed: try again in a moment")]
     MdmLeaves,
     /// It leads already.
     #[error("`{0}` leads already")]
@@ -347,38 +347,38 @@ pub enum Refused {
         sdc: String,
     },
     /// The order names no client.
-    #[error("say to whom: --sdc NAME, or --all")]
+    #[error("name the clients: --sdc NAME, or --all")]
     Nobody,
     /// No part of these volumes can be given up in this way.
     #[error(
-        "nothing of that can be given up: `gabion volume damage` shows what is not served, and why. --read-as is for what \
-         is lost; --use-stale for what waits for a device while an older copy is there"
+        "these volumes have no data that can be given up in this way: `gabion volume damage` shows what is not served, \
+         and why. --read-as is for lost data; --use-stale for data that waits for a device while an older copy is there"
     )]
     NothingLost,
     /// Other volumes have data in the same groups.
     #[error(
-        "other volumes lie in the same groups, and would lose the same: {0}. Name all of them, or delete those that \
-         are of no use any more"
+        "other volumes have data in the same groups, and would lose it, too: {0}. Name all of them, or delete those \
+         that are not needed any more"
     )]
     SharesLoss(String),
     /// No device could begin the group with nothing.
     #[error(
-        "no device of the pool can begin anew with a group that is lost: it takes one that is up and does not belong to \
-         the group. Start or add a server"
+        "no device of the pool can start a lost group again: that takes a device that is up and does not belong to the \
+         group. Start or add a server"
     )]
     NobodyEmpty,
     /// A recovery collects the servers' reports.
     #[error(
-        "the MDM recovers, and asks servers what they know: `gabion status` shows whom it waits for; `gabion mdm recover \
-         --finish` ends that"
+        "a recovery is under way, and the MDM collects the reports of servers: `gabion status` shows which ones are \
+         missing; `gabion mdm recover --finish` ends it"
     )]
     Recovering,
     /// There is no recovery to end.
-    #[error("the MDM does not recover: there is nothing to finish")]
+    #[error("no recovery is under way: there is nothing to finish")]
     NotRecovering,
     /// The order would delete a volume that is known, or that is deleted already.
     #[error(
-        "volume {0} is none that the MDM does not know: `gabion status` shows those; `gabion volume delete` deletes one that is known"
+        "volume {0} is not one of the unknown volumes: `gabion status` shows those; `gabion volume delete` deletes a known one"
     )]
     NotUnknown(u32),
     /// There is nothing to recover from.

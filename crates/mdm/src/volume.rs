@@ -35,7 +35,7 @@ pub struct Volume {
     pub gaps: BTreeMap<GroupId, u32>,
     /// The registered hosts, and the reservation.
     pub reservations: Table,
-    /// The last changes of these.
+    /// The last change of these by each client.
     pub asked: AllAsked,
     /// The map version that changed it last.
     pub changed_at: MapVersion,

@@ -38,8 +38,8 @@ pub struct Reserve {
     /// The change.
     #[prost(message, required, tag = "6")]
     pub change: ReserveChange,
-    /// The table records who loses the right to write ([`target::reserve::note_losses`]), and what
-    /// leaves the table as it was makes no map. Not set in logs of builds that did neither.
+    /// The table records which hosts lose the right to write ([`target::reserve::note_losses`]),
+    /// and a change without effect makes no new map. Not set in logs of builds that did neither.
     #[prost(bool, tag = "7")]
     pub notes_losses: bool,
 }

@@ -43,7 +43,7 @@ struct Room {
     groups: u64,
     /// Number of those groups that no volume uses.
     empty: u64,
-    /// Number of its groups that volumes use (all it holds is theirs), and units that all its
+    /// Number of its groups that volumes use, which have all of its data, and units that all its
     /// groups may hold.
     with_data: u64,
     units: u64,

@@ -126,7 +126,7 @@ pub(crate) fn adopted(state: &State, info: &VolumeInfo, above: u32) -> Option<Vo
     let unheard = mapping.newest().saturating_add(above);
     let generation = old.map_or_else(first, |v| v.generation).max(unheard);
     let reservations = table(info.reservations.as_ref())?;
-    // Of what was asked it is not known whether this table has it.
+    // It is not known which of the recorded changes another table includes.
     let asked = old.filter(|v| v.reservations == reservations).map(|v| v.asked.clone());
     let volume = Volume {
         name: info.name.clone(),

@@ -216,7 +216,7 @@ fn a_backup_restored_after_a_full_stop_deletes_no_new_volume_in_silence() {
         cluster.verify("vol1", &content)?;
         told()?;
         let known = ["mdm", "recover", "--delete-volumes", "1", "--yes"];
-        cluster.gabion(&known)?.fails(1, &["volume 1 is none that the MDM does not know"])?;
+        cluster.gabion(&known)?.fails(1, &["volume 1 is not one of the unknown volumes"])?;
         cluster.kill_all()?;
         lose_logs()?;
         cluster.gabion(&["mdm", "restore", new, "--yes"])?.ok()?;
