@@ -335,7 +335,7 @@ pub struct Registered {
     /// The map version at which this incarnation is known. Act on no older map.
     #[prost(uint64, tag = "4")]
     pub map: u64,
-    /// Number of scrubs of the device that were ordered until now. For clients: 0.
+    /// Number of scrubs of the device that were ordered so far. For clients: 0.
     #[prost(uint32, tag = "5")]
     pub scrub: u32,
 }
