@@ -139,9 +139,9 @@ pub enum Effect {
     },
     /// Give the space of a range back to the file system below the device. Meanwhile the content of
     /// the range is undefined. After a success the range reads as zeros until it is written again.
-    /// No other operation on the range may be in flight. A flush makes the operation durable; before
-    /// that, a crash may undo it. Ends in [`crate::DiskError::Unsupported`] if the device can't, or
-    /// must not, do this.
+    /// No other operation on the range may be in flight. A crash may undo the operation until a
+    /// flush has made it durable. Ends in [`crate::DiskError::Unsupported`] if the device can't do
+    /// this, or must not.
     Punch {
         /// The node's id for the operation.
         op: DiskOp,
