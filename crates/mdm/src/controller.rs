@@ -27,8 +27,8 @@ use wire::control::{self, Intent, ObjectKind};
 
 /// The error for a new device or client during a recovery: an id that it got now might belong to
 /// another one.
-const NEW_WAITS: &str = "it is new, and MDMs are recovered: servers have not told yet which ids were given away. It is \
-                         taken in when the recovery is over; `gabion status` shows what that waits for";
+const NEW_WAITS: &str = "it is new, and a recovery of the MDMs is under way: servers still report which ids are taken. It is \
+                         admitted when the recovery is over; `gabion status` shows what the recovery waits for";
 
 /// The result of a registration.
 #[derive(Clone, PartialEq, Debug)]
@@ -126,7 +126,7 @@ impl State {
             true => Registration::New(device, command),
             false if known.is_some_and(|(_, d)| d.nonce == m.nonce) => Registration::Known(device),
             false => Registration::Bad(format!(
-                "{device} can't be taken in where it is now: its place, or what is on it, has changed meanwhile"
+                "{device} can't be admitted at its present place: the place or its content has changed meanwhile"
             )),
         }
     }
@@ -382,11 +382,11 @@ fn check_device(
         // Its copies may be the newest ones left of a group in doubt.
         return Err(match state.wants_reports() {
             true => format!(
-                "it is an {id} that was replaced since. Put the newer one into its place, and keep this one until \
-                 `gabion status` shows no group in doubt. Then add it anew"
+                "it is an older disk of {id}, which was replaced since. Put the newer disk into its place, and keep this \
+                 one until `gabion status` shows no group in doubt. Then add it anew"
             ),
             false => format!(
-                "it is an {id} that was replaced since: its data is of no use any more. Add it anew"
+                "it is an older disk of {id}, which was replaced since: its data is not needed any more. Add it anew"
             ),
         });
     }

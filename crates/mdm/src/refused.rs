@@ -92,7 +92,7 @@ pub enum Refused {
     NoServer(String),
     /// Two copies would have too few servers.
     #[error(
-        "two copies need two servers, and {left} would be left that is up: start another SDS first"
+        "two copies need two servers, and {left} of those that are up would be left: start another SDS first"
     )]
     TooFewLeft {
         /// Servers that are up and stay.
@@ -100,8 +100,8 @@ pub enum Refused {
     },
     /// Two copies would have too few fault units.
     #[error(
-        "two copies need two fault units, and the storage pool `{pool}` would have {left} left that is up: start \
-         another SDS with a device of that pool first"
+        "two copies need two fault units, and the storage pool `{pool}` would have {left} left of those that are up: \
+         start another SDS with a device of that pool first"
     )]
     LastUnit {
         /// The pool.
@@ -133,8 +133,8 @@ pub enum Refused {
     },
     /// Another server is in maintenance.
     #[error(
-        "`{0}` is in maintenance already, and both copies of some data may be on these two: end that first, or \
-         use --protected"
+        "`{0}` is in maintenance already, and both copies of some data may be on these two: end its maintenance first, \
+         or use --protected"
     )]
     Maintained(String),
     /// It is not in maintenance.
@@ -142,8 +142,8 @@ pub enum Refused {
     NotMaintained(String),
     /// Another server is being emptied.
     #[error(
-        "`{0}` is being emptied, and its data has to go somewhere: wait until `gabion status` shows that it has, or end that \
-         first"
+        "`{0}` is being emptied, and its data needs room on other servers: wait until `gabion status` shows that it is \
+         empty, or cancel that first"
     )]
     Empties(String),
     /// It is being removed.
@@ -244,7 +244,7 @@ pub enum Refused {
     /// A client that is to be removed may use volumes.
     #[error(
         "{count} volumes are mapped to the SDC `{name}`, `{volume}` is the first: \
-         `gabion volume unmap {volume} --sdc {name}` takes that one from it"
+         `gabion volume unmap {volume} --sdc {name}` ends that"
     )]
     SdcMapped {
         /// The client's name.
@@ -339,7 +339,7 @@ pub enum Refused {
         volume: String,
     },
     /// The volume was not mapped to this client.
-    #[error("`{volume}` is not mapped to {sdc}: `gabion volume list` shows to whom it is")]
+    #[error("`{volume}` is not mapped to {sdc}: `gabion volume list` shows its clients")]
     NotMapped {
         /// The volume.
         volume: String,
