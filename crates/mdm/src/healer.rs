@@ -440,7 +440,7 @@ impl<'a> Round<'a> {
         let most = self.limits.moves as usize;
         if self.moving >= most
             || self.shapes.contains_key(&id)
-            || !self.rooms().may(state, id, source, to)
+            || !self.rooms().may_copy(state, id, source, to)
         {
             return false;
         }

@@ -67,7 +67,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use base::{DeviceId, GroupId, Incarnation, MapVersion, Mutant, VolumeId, mutant};
 use core::cmp::Reverse;
-use device_report::{Map, Said};
+use device_report::{Map, Remembered};
 use prost::Message;
 use wire::control::{GroupInfo, Intent, RecoveryStatus, VolumeInfo};
 
@@ -378,13 +378,14 @@ fn judge_emptied(
 /// Returns what devices have reported of a group in doubt.
 pub(crate) fn copies(state: &State, reports: &DeviceReports, id: GroupId) -> Copies {
     let said = reports.iter().filter_map(|(d, w)| Some((*d, w.groups.get(&id)?)));
-    let said: Vec<(DeviceId, &Said)> = said.filter(|(_, s)| s.acted > 0 || s.base > 0).collect();
+    let said: Vec<(DeviceId, &Remembered)> =
+        said.filter(|(_, s)| s.acted > 0 || s.base > 0).collect();
     let mut whole: Vec<_> = said.iter().filter(|(d, s)| s.base > 0 && state.is_up(*d)).collect();
     let in_sync = state.groups.get(&id).map_or(&[][..], |g| &g.in_sync);
     let order = |d: &DeviceId| in_sync.iter().position(|i| i == d).unwrap_or(usize::MAX);
     // A primary that serves alone keeps its earlier base. A joiner that took part in an epoch
     // has only what it was sealed with: less than a primary that served alone in that epoch.
-    let has = |s: &Said| if s.joiner { s.base } else { s.acted };
+    let has = |s: &Remembered| if s.joiner { s.base } else { s.acted };
     whole.sort_by_key(|(d, s)| (Reverse((has(s), !s.joiner, s.base)), order(d), *d));
     Copies {
         whole: whole.into_iter().map(|(d, _)| *d).collect(),

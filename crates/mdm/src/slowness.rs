@@ -67,7 +67,7 @@ pub fn delays(state: &State, seen: &Observed) -> BTreeMap<DeviceId, Duration> {
 }
 
 /// Returns true for a device that reports that none of its operations has ended for `long`.
-fn stands(device: DeviceId, seen: &Observed, long: Duration) -> bool {
+fn is_stalled(device: DeviceId, seen: &Observed, long: Duration) -> bool {
     let beat = seen.devices.get(&device).filter(|s| s.connected).and_then(|s| s.heartbeat.as_ref());
     let own = beat.and_then(|beat| beat.slow.iter().find(|slow| slow.device == device.0));
     own.is_some_and(|own| Duration::from_millis(own.stands_ms.into()) >= long)
@@ -115,7 +115,7 @@ impl Slowness {
             }
         }
         let works = |d: &DeviceId| {
-            !stands(*d, seen, limits.slow_for) && delays[d] < limits.slow_for * HANGS
+            !is_stalled(*d, seen, limits.slow_for) && delays[d] < limits.slow_for * HANGS
         };
         let copies = |d: &DeviceId| works(d) && has_copies(*d, state);
         let may = |devices: &BTreeSet<DeviceId>| {

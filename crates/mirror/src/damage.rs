@@ -35,7 +35,7 @@ impl Flows {
         let op = shard.ops.get_mut(key).expect("an operation lives while its job runs");
         op.local = Local::NotStarted;
         let (work, group, volume, shares) = (op.work, op.group, op.unit.volume, op.shares());
-        if shard.replicas.are_past(shard.ops.get(key)) || shard.known.is_gone(volume) {
+        if shard.replicas.has_config_ended(shard.ops.get(key)) || shard.known.is_gone(volume) {
             return shard.start_over(now, key, out);
         }
         let leads = matches!(shard.replicas.of(group).role, Role::Primary(_));
@@ -77,7 +77,7 @@ impl Flows {
         op.local = Local::NotStarted;
         let (group, lsn, work, sent) = (op.group, op.lsn, op.work, op.sent);
         out.note(Note::BadMemory { group });
-        if shard.replicas.are_past(shard.ops.get(key)) {
+        if shard.replicas.has_config_ended(shard.ops.get(key)) {
             return shard.drop_over(key);
         }
         match work {

@@ -174,14 +174,14 @@ impl Pace {
         if self.copied.is_none_or(|at| at.0.saturating_add(ALONE_NS) < since.0) {
             self.alone.see(ns);
         } else {
-            self.give(Duration::from_nanos(ns));
+            self.adapt_rest(Duration::from_nanos(ns));
         }
     }
 
     /// Adapts the rest to the latency of an operation beside copies. If that was too long, the rest
     /// grows by 99 parts, otherwise it shrinks by one part. So it settles where one operation in a
     /// hundred takes too long.
-    fn give(&mut self, took: Duration) {
+    fn adapt_rest(&mut self, took: Duration) {
         let policy = *self.policy(self.latest);
         match self.bound_of(&policy) {
             _ if !policy.is_by_latency() => {}

@@ -236,7 +236,7 @@ impl<S: UnitStore> Shard<S> {
 
     /// Repeats an operation that met damage. It has its range; a read may need a lease.
     pub(crate) fn start_over(&mut self, now: Time, key: u64, out: &mut Effects) {
-        if self.replicas.are_past(self.ops.get(key)) {
+        if self.replicas.has_config_ended(self.ops.get(key)) {
             return self.drop_over(key);
         }
         let op = self.ops.get(key).expect("the caller has it");

@@ -136,7 +136,7 @@ impl Replicas {
     }
 
     /// Returns true if the configuration in which this operation began has ended.
-    pub(crate) fn are_past(&self, op: Option<&Op>) -> bool {
+    pub(crate) fn has_config_ended(&self, op: Option<&Op>) -> bool {
         let op = op.expect("the caller has it");
         let changing = self.get(op.group).is_none_or(|r| r.next.is_some());
         op.is_orphan() || (matches!(op.work, Work::Whole { .. }) && changing)

@@ -90,7 +90,7 @@ impl<S: UnitStore> Shard<S> {
 
     /// Sends whole blocks, which were read, as another write of the stream.
     pub(crate) fn send_whole(&mut self, key: u64, data: Buf, crc: Option<u32>, out: &mut Effects) {
-        if self.replicas.are_past(self.ops.get(key)) {
+        if self.replicas.has_config_ended(self.ops.get(key)) {
             return self.drop_over(key);
         }
         if self.known.is_gone(self.ops.get(key).expect("the caller has it").unit.volume) {

@@ -332,7 +332,7 @@ fn readiness(replica: &Replica, me: DeviceId) -> Ready {
 /// Returns true if skipped bytes of this replica count. It should be a good copy then, or is to
 /// become the second one. Any other copy is no longer needed, or was just written beside two good
 /// ones.
-fn is_missed(replica: &Replica, me: DeviceId) -> bool {
+fn counts_if_skipped(replica: &Replica, me: DeviceId) -> bool {
     replica.config.in_sync.contains(&me) || replica.is_only_in_sync()
 }
 
@@ -348,7 +348,7 @@ impl Scrub {
         let Some(group) = self.next_range(now, &shard.store) else { return };
         let replica = shard.replicas.get(group);
         let ready = replica.map_or(Ready::Never, |r| readiness(r, shard.me));
-        let missed = replica.is_some_and(|r| is_missed(r, shard.me));
+        let missed = replica.is_some_and(|r| counts_if_skipped(r, shard.me));
         let Some(op) = self.choose(now, ready, missed) else { return };
         let key = shard.queue(op);
         self.reads(key);

@@ -176,7 +176,13 @@ impl Loads {
 
     /// Returns true when the source reaches the destination, and neither has too many copies under
     /// way. Small ones may exceed the count, as each takes a round of the MDM.
-    pub(super) fn may(&self, state: &State, id: GroupId, source: DeviceId, to: DeviceId) -> bool {
+    pub(super) fn may_copy(
+        &self,
+        state: &State,
+        id: GroupId,
+        source: DeviceId,
+        to: DeviceId,
+    ) -> bool {
         let bytes = self.bytes(state, id);
         let reaches = |r: &Room| !r.parted.contains(&to) || mutant::on(Mutant::LevelBlindly);
         let makes = |r: &Room| reaches(r) && self.are_few(r.makes, bytes);

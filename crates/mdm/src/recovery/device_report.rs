@@ -23,7 +23,7 @@ const EPOCHS: u64 = 1 << 62;
 /// The report of one device.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceReport {
-    pub(super) groups: BTreeMap<GroupId, Said>,
+    pub(super) groups: BTreeMap<GroupId, Remembered>,
     pub(super) held: BTreeSet<u32>,
     /// The map of its process.
     map: Map,
@@ -33,7 +33,7 @@ pub struct DeviceReport {
 
 /// A device's records of a group.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Said {
+pub(super) struct Remembered {
     pub acted: u64,
     /// In that epoch it was a joiner.
     pub joiner: bool,
@@ -74,7 +74,7 @@ impl DeviceReport {
         self.held.extend(part.held);
         for g in part.groups {
             let (id, acted, joiner, base) = (GroupId(g.group), g.acted, g.joiner, g.base);
-            self.groups.insert(id, Said { acted, joiner, base });
+            self.groups.insert(id, Remembered { acted, joiner, base });
             map.configs.extend(g.config.map(|config| (id, config)));
         }
         part.volumes.into_iter().all(|v| map.add_volume(v))
