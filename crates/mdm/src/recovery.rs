@@ -297,23 +297,7 @@ fn judge(state: &State, reports: &DeviceReports, id: GroupId, heard: &Heard) -> 
     let acted = reports.values().map(|w| w.acted(id));
     let last = acted.max().filter(|_| !mutant::on(Mutant::IgnoreActed)).unwrap_or(0);
     let later = last > newest.epoch;
-    // A replica that remembers nothing of a group that others remember may have been emptied
-    // after it served alone. It was not emptied if a map with the group's newest configuration
-    // names its present content. An MDM in doubt repeats that configuration, and proves nothing.
-    let mut maps = device_report::lost_maps(state, reports);
-    let touched = reports.values().any(|w| w.groups.contains_key(&id))
-        || maps.any(|m| m.configs.contains_key(&id));
-    let is_sure = |m: &&Map| {
-        let config = m.configs.get(&id).filter(|g| g.epoch == newest.epoch);
-        let believed = mutant::on(Mutant::BelieveDoubtful);
-        config.is_some_and(|g| g.doubt == Doubt::None as u32 || believed)
-    };
-    let sure: Vec<&Map> = device_report::lost_maps(state, reports).filter(is_sure).collect();
-    let kept = |d: DeviceId| sure.iter().any(|map| disks::has_content_of(state, map, d));
-    let is_blank = |d: DeviceId| {
-        reports.get(&d).is_some_and(|w| w.is_blank(id, state.recovery.began)) && !kept(d)
-    };
-    let blank = touched && in_sync().any(is_blank);
+    let blank = may_be_emptied(state, reports, &newest);
     if missing.is_empty() && !later && !blank {
         let waits = state.recovery.open || newest.in_sync.is_empty();
         return match waits && !heard.is_complete() {
@@ -342,6 +326,28 @@ fn judge(state: &State, reports: &DeviceReports, id: GroupId, heard: &Heard) -> 
         }
         _ => Verdict::Stuck,
     }
+}
+
+/// Returns true if an in-sync replica may have been emptied after it served alone: it remembers
+/// nothing of a group that others remember. It was not emptied if a map with this newest
+/// configuration names its present content. An MDM in doubt repeats that configuration, and proves
+/// nothing.
+fn may_be_emptied(state: &State, reports: &DeviceReports, newest: &GroupInfo) -> bool {
+    let id = GroupId(newest.id);
+    let maps = || device_report::lost_maps(state, reports);
+    let is_sure = |m: &&Map| {
+        let config = m.configs.get(&id).filter(|g| g.epoch == newest.epoch);
+        let believed = mutant::on(Mutant::BelieveDoubtful);
+        config.is_some_and(|g| g.doubt == Doubt::None as u32 || believed)
+    };
+    let sure: Vec<&Map> = maps().filter(is_sure).collect();
+    let kept = |d: DeviceId| sure.iter().any(|map| disks::has_content_of(state, map, d));
+    let is_blank = |d: DeviceId| {
+        reports.get(&d).is_some_and(|w| w.is_blank(id, state.recovery.began)) && !kept(d)
+    };
+    let touched = reports.values().any(|w| w.groups.contains_key(&id))
+        || maps().any(|m| m.configs.contains_key(&id));
+    touched && newest.in_sync.iter().any(|d| is_blank(DeviceId(*d)))
 }
 
 /// Judges a group with a replica that is empty although the state says that it has data. The
