@@ -220,8 +220,6 @@ pub enum Mutant {
     JudgeAlone,
     /// R8: a hello is believed although no map has named its incarnation.
     BelieveHello,
-    /// Links: a client sends more at once than its own link queue takes.
-    OverfillQueue,
     /// R8: blocks that a sync has overwritten stay in the list of executed writes.
     KeepList,
     /// Recovery: it ends at once, before any server has reported.
@@ -521,7 +519,6 @@ impl Mutant {
         Mutant::NoFloor,
         Mutant::ForgetArrival,
         Mutant::BelieveHello,
-        Mutant::OverfillQueue,
         Mutant::EndlessList,
         Mutant::ForgetSilently,
         Mutant::ForgetEverywhere,

@@ -49,7 +49,7 @@ mod topology;
 
 use alloc::vec::Vec;
 use base::time::Duration;
-use base::{DeviceId, IdMap, Incarnation, Limits, MapVersion, Mutant, SdcId, Slab, Time, mutant};
+use base::{DeviceId, IdMap, Incarnation, Limits, MapVersion, SdcId, Slab, Time};
 use device::Device;
 use hold::Held;
 use op::Op;
@@ -167,10 +167,7 @@ impl<T: Copy> Client<T> {
             me: None,
             superseded: false,
             transfer: limits.nbd_payload,
-            burst: match mutant::on(Mutant::OverfillQueue) {
-                false => u32::try_from(limits.link_queue / 2).unwrap_or(u32::MAX),
-                true => u32::MAX,
-            },
+            burst: u32::try_from(limits.link_queue / 2).unwrap_or(u32::MAX),
             extra: requests,
             stuck_after: limits.stuck_after,
             answer_within: limits.answer_within,

@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Plans for mutants that only one seed in thousands meets. Hunts found them, and they are shrunk.
-const PLANS: [(Mutant, &str, &str); 36] = [
+const PLANS: [(Mutant, &str, &str); 35] = [
     (
         Mutant::MdmStaleAnswer,
         "answer-of-a-cut-off-leader",
@@ -31,11 +31,6 @@ const PLANS: [(Mutant, &str, &str); 36] = [
         Mutant::AnyCluster,
         "hello-of-another-cluster",
         include_str!("../plans/hello-of-another-cluster.plan"),
-    ),
-    (
-        Mutant::OverfillQueue,
-        "client-sends-more-than-its-queue",
-        include_str!("../plans/client-sends-more-than-its-queue.plan"),
     ),
     (Mutant::StallInTurn, "hung-in-many-groups", include_str!("../plans/hung-in-many-groups.plan")),
     (

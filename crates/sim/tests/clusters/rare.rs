@@ -35,7 +35,6 @@ fn rare_mutants_are_caught_by_their_plans() {
         Mutant::NoCompareAndSwap,
         Mutant::MdmVoteUnwritten,
         Mutant::StallInTurn,
-        Mutant::OverfillQueue,
         Mutant::MdmStaleAnswer,
         Mutant::NoSession,
         Mutant::AnyCluster,
