@@ -95,3 +95,107 @@ impl<S: UnitStore> Shard<S> {
         out.send(to.link.id, to.link.frame(reply, &body), body);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::History;
+    use crate::op::Op;
+    use crate::testing::{GROUP, NOW, Rig, UNIT, blocks, named, of_client, op};
+    use base::{Incarnation, MapVersion, SECTOR, SdcId};
+    use seam::{BufPool, Forgotten};
+
+    #[test]
+    fn the_range_lies_in_one_block_and_the_body_has_both_contents() {
+        for (at, len, body, sound) in [
+            (0, SECTOR, 2 * SECTOR, true),
+            (0, BLOCK, 2 * BLOCK, true),
+            (3 * BLOCK - SECTOR, SECTOR, 2 * SECTOR, true),
+            (3 * BLOCK - SECTOR, 2 * SECTOR, 4 * SECTOR, false), // two blocks
+            (BLOCK, 2 * BLOCK, 4 * BLOCK, false),
+            (0, SECTOR, SECTOR, false),
+            (0, SECTOR, 3 * SECTOR, false),
+        ] {
+            assert_eq!(is_sound(at, len, body as usize), sound, "{at} {len} {body}");
+        }
+    }
+
+    /// Creates a compare-and-write of a sector, which expects one byte and writes another one.
+    fn comparing(retry: bool, expected: u8, new: u8) -> (Op, Compare) {
+        let compare = Compare { requester: of_client(), since: NOW, retry };
+        let body = [[expected; SECTOR as usize], [new; SECTOR as usize]].concat();
+        let body_crc = Some(crc32c(&body));
+        let body = BufPool::new(0).copy(&body);
+        let work = Work::Compare(compare);
+        (Op { client: named(9), len: SECTOR, body, body_crc, ..op(work) }, compare)
+    }
+
+    /// What leaves after the range was read: it holds fives, up to the place where it differs.
+    #[test]
+    fn equal_data_is_written_over_and_other_data_is_not() {
+        for (name, differs, changed, left, jobs) in [
+            ("equal", None, false, "Replicate 1 to 2", "Write 0+512"),
+            ("the first byte differs", Some(0), false, "Miscompare", ""),
+            ("the last byte differs", Some(511), false, "Miscompare", ""),
+            ("its own memory has changed", None, true, "Damaged", ""),
+            ("so it is not known what differs", Some(3), true, "Damaged", ""),
+        ] {
+            let mut rig = Rig::leading(&[2], &[]);
+            rig.shard.store.valid = blocks(0..1);
+            let (mut what, compare) = comparing(false, 5, 6);
+            what.local = Local::Done;
+            what.body_crc = what.body_crc.map(|sum| sum ^ u32::from(changed));
+            let key = rig.hold(what);
+            let mut found = [5; SECTOR as usize];
+            differs.into_iter().for_each(|at: usize| found[at..].fill(7));
+            let Rig { shard, flows, out, .. } = &mut rig;
+            flows.clients.compare(shard, NOW, key, compare, &found, out);
+            assert_eq!(rig.jobs(), jobs, "{name}");
+            assert_eq!(rig.is_over(key), jobs.is_empty(), "{name}");
+            if !jobs.is_empty() {
+                let op = rig.op(key);
+                assert!(op.body.iter().all(|byte| *byte == 6), "{name}");
+                assert_eq!(op.body_crc, Some(crc32c(&op.body)), "{name}");
+            }
+            let frames = rig.frames();
+            let body = &frames[0].2;
+            let told = if left == "Miscompare" { Reply::miscompared_at(body) } else { None };
+            assert_eq!(told, differs.filter(|_| !changed).map(|at| at as u32), "{name}");
+            assert_eq!(crate::testing::text(frames[0].0, &frames[0].1), left, "{name}");
+            assert_eq!(rig.notes.contains(&Note::BadMemory { group: GROUP }), changed, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_the_content_includes_is_not_compared_again() {
+        for (name, retry, done, forgotten, gone, left, jobs) in [
+            ("not done before", true, false, false, false, "", "Read 0+512"),
+            ("done before", true, true, false, false, "Ok", ""),
+            ("done before, and others are forgotten", true, true, true, false, "Ok", ""),
+            ("it may be forgotten", true, false, true, false, "Forgotten", ""),
+            ("it comes for the first time", false, true, true, false, "", "Read 0+512"),
+            ("its volume is deleted", true, true, false, true, "NoVolume", ""),
+        ] {
+            let mut rig = Rig::leading(&[2], &[]);
+            let (second, map) = (crate::testing::SECOND, MapVersion(0));
+            rig.shard.leases.granted(NOW, second, NOW, map, map);
+            if forgotten {
+                let mut known = Forgotten::new(8);
+                known.raise(GROUP, SdcId(5), Incarnation(1), 10);
+                rig.shard.history = History::new(&rig.shard.limits, Some(&known));
+            }
+            if done {
+                let list = &mut rig.replica().record.executed;
+                list.record(named(9), UNIT, blocks(0..1), &mut 0);
+            }
+            if gone {
+                rig.delete_volume();
+            }
+            let key = rig.hold(comparing(retry, 5, 6).0);
+            let Rig { shard, flows, out, .. } = &mut rig;
+            flows.clients.start_compare(shard, NOW, key, out);
+            assert_eq!((&rig.left()[..], &rig.jobs()[..]), (left, jobs), "{name}");
+            assert_eq!(rig.notes.contains(&Note::Deduped { group: GROUP }), left == "Ok", "{name}");
+        }
+    }
+}

@@ -181,3 +181,6 @@ impl Flows {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

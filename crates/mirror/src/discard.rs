@@ -83,3 +83,105 @@ impl Epochs {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replica::Role;
+    use crate::testing::{GROUP, ME, NOW, Rig, SECOND, UNIT, blocks};
+
+    /// Creates a device that has left the group.
+    fn left() -> Rig {
+        let mut rig = Rig::leading(&[2], &[]);
+        let replica = rig.replica();
+        replica.role = Role::Out;
+        replica.config.replicas.retain(|device| *device != ME);
+        (replica.config.in_sync, replica.config.primary) = ([SECOND].into(), Some(SECOND));
+        replica.record.acted = Epoch(3);
+        rig
+    }
+
+    fn discard(rig: &mut Rig) {
+        let Rig { shard, flows, out, .. } = rig;
+        flows.epochs.discard(shard, NOW, GROUP, out);
+    }
+
+    #[test]
+    fn what_a_replica_that_left_has_is_deleted_except_its_epoch() {
+        type Row = (&'static str, fn(&mut Rig), bool);
+        let rows: &[Row] = &[
+            ("nothing", |_| {}, false),
+            ("content", |r| r.shard.store.valid = blocks(0..1), true),
+            ("dirty blocks", |r| r.replica().record.dirty.insert(UNIT, blocks(0..1)), true),
+            ("all is dirty", |r| r.replica().record.all_dirty = true, true),
+            ("it was equal once", |r| r.replica().record.base = Epoch(1), true),
+        ];
+        for (name, change, deletes) in rows {
+            let mut rig = left();
+            change(&mut rig);
+            discard(&mut rig);
+            let changes = &rig.shard.store.changes;
+            assert_eq!(changes.len(), usize::from(*deletes), "{name}");
+            assert!(
+                changes.iter().all(
+                    |(token, changes)| token.is_some() && matches!(changes[..], [Change::Wipe])
+                ),
+                "{name}"
+            );
+            let Rig { shard, .. } = &rig;
+            let replica = shard.replicas.of(GROUP);
+            assert_eq!(replica.local, u32::from(*deletes), "{name}: nothing else begins");
+            assert!(replica.record.is_vacant(), "{name}");
+            assert_eq!(replica.record.acted, Epoch(3), "{name}");
+        }
+    }
+
+    #[test]
+    #[should_panic = "after this device left"]
+    fn a_replica_of_the_group_is_not_deleted() {
+        let mut rig = Rig::leading(&[2], &[]);
+        rig.shard.store.valid = blocks(0..1);
+        discard(&mut rig);
+    }
+
+    #[test]
+    #[should_panic = "runs alone"]
+    fn no_job_runs_while_content_is_deleted() {
+        let mut rig = left();
+        rig.shard.store.valid = blocks(0..1);
+        rig.replica().local = 1;
+        discard(&mut rig);
+    }
+
+    /// A configuration that came only from another server deletes nothing until an MDM confirms it.
+    #[test]
+    fn a_group_is_left_for_good_when_an_mdm_says_so() {
+        type Row = (&'static str, fn() -> Rig, fn(&mut Rig), bool);
+        let rows: &[Row] = &[
+            ("it has left", left, |_| {}, true),
+            ("it is a replica", || Rig::leading(&[2], &[]), |_| {}, false),
+            ("the next configuration is coming", left, Rig::end_soon, false),
+        ];
+        for (name, make, change, deletes) in rows {
+            let mut rig = make();
+            rig.shard.store.valid = blocks(0..1);
+            change(&mut rig);
+            let Rig { shard, flows, out, .. } = &mut rig;
+            flows.epochs.enter_again(shard, &mut flows.peers, NOW, GROUP, out);
+            assert_eq!(rig.shard.store.changes.len(), usize::from(*deletes), "{name}");
+            assert_eq!(rig.replica().local, u32::from(*deletes), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_next_configuration_is_entered_when_the_deletion_is_durable() {
+        let mut rig = left();
+        rig.replica().local = 1;
+        rig.end_soon();
+        let Rig { shard, flows, out, .. } = &mut rig;
+        flows.epochs.discarded(shard, &mut flows.peers, NOW, GROUP, out);
+        let replica = rig.replica();
+        assert_eq!((replica.local, replica.config.epoch), (0, Epoch(5)));
+        assert!(replica.next.is_none());
+    }
+}

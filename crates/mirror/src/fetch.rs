@@ -101,3 +101,109 @@ fn fetched<S>(shard: &Shard<S>, op: u64, group: GroupId, (at, len): (u32, u32)) 
     let (epoch, sender) = (shard.replicas.epoch_of(group), shard.known.sender());
     Fetched { status: Status::Ok, op, group, epoch, at, len, sender }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{EPOCH, GROUP, NOW, Rig, SECOND, UNIT, blocks, fetch, link_to, named, op};
+    use base::{BLOCKS_PER_UNIT, Epoch, SECTOR};
+    use wire::Frame;
+    use wire::message::UnitRange;
+    use wire::records::{self, Executed};
+
+    fn question(at: u32, len: u32) -> Fetch {
+        Fetch { op: 99, group: GROUP, epoch: EPOCH, range: UnitRange { unit: UNIT, at, len } }
+    }
+
+    fn ask(rig: &mut Rig, link: u32, from: DeviceId, m: &Fetch) -> bool {
+        let Rig { shard, flows, out, .. } = rig;
+        flows.secondaries.fetch_in(shard, link_to(link), from, m, out)
+    }
+
+    /// What a question leaves, and whether the blocks are read.
+    #[test]
+    fn only_the_primary_of_the_present_epoch_gets_whole_blocks() {
+        let present = question(0, BLOCK);
+        let whole = question(0, BLOCKS_PER_UNIT * BLOCK);
+        let elsewhere = Fetch { group: GroupId(8), ..present };
+        for (name, from, m, left, read) in [
+            ("a block", SECOND, present, "", true),
+            ("a unit", SECOND, whole, "", true),
+            ("it is not aligned", SECOND, question(SECTOR, BLOCK), "", false),
+            ("a part of a block", SECOND, question(0, SECTOR), "", false),
+            ("it leaves the unit", SECOND, question(BLOCK, BLOCKS_PER_UNIT * BLOCK), "", false),
+            ("nothing", SECOND, question(0, 0), "", false),
+            ("another device", DeviceId(3), present, "Fetched Behind to 2", false),
+            ("older", SECOND, Fetch { epoch: Epoch(3), ..present }, "Fetched Stale to 2", false),
+            ("newer", SECOND, Fetch { epoch: Epoch(5), ..present }, "Fetched Behind to 2", false),
+            ("another group", SECOND, elsewhere, "Fetched Behind to 2", false),
+        ] {
+            let mut rig = Rig::following(false);
+            assert_eq!(ask(&mut rig, 2, from, &m), read, "{name}");
+            assert_eq!((&rig.left()[..], rig.ready().len()), (left, usize::from(read)), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_question_that_is_repeated_is_answered_once_on_the_newest_link() {
+        let first = question(0, BLOCK);
+        for (name, second, known) in [
+            ("the same", first, true),
+            ("of another operation", Fetch { op: 98, ..first }, false),
+            ("for other blocks", question(BLOCK, BLOCK), false),
+        ] {
+            let mut rig = Rig::following(false);
+            assert!(ask(&mut rig, 2, SECOND, &first));
+            assert_eq!(ask(&mut rig, 3, SECOND, &second), !known, "{name}");
+            assert_eq!(rig.shard.ops.len(), if known { 1 } else { 2 }, "{name}");
+            let first = rig.ready()[0];
+            let link = match rig.op(first).work {
+                Work::Fetch(requester) => requester.link,
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(link, link_to(if known { 3 } else { 2 }), "{name}");
+        }
+    }
+
+    /// Zeros would be a wrong answer.
+    #[test]
+    fn blocks_of_a_deleted_volume_are_not_read() {
+        for (gone, left, jobs) in [(false, "", "Read 0+4096"), (true, "Fetched NoVolume to 2", "")]
+        {
+            let mut rig = Rig::following(false);
+            let key = rig.hold(op(fetch()));
+            if gone {
+                rig.delete_volume();
+            }
+            let Rig { shard, flows, out, .. } = &mut rig;
+            flows.secondaries.start_fetch(shard, NOW, key, out);
+            assert_eq!((&rig.left()[..], &rig.jobs()[..], rig.is_over(key)), (left, jobs, gone));
+        }
+    }
+
+    #[test]
+    fn blocks_go_with_what_the_list_says_of_them_and_no_more() {
+        let mut rig = Rig::following(false);
+        for (seq, block) in [(3, 0), (4, 5)] {
+            let list = &mut rig.replica().record.executed;
+            list.record(named(seq), UNIT, blocks(block..block + 1), &mut 0);
+        }
+        let key = rig.hold(op(fetch()));
+        let data = out_of(&[7; BLOCK as usize]);
+        let Work::Fetch(to) = rig.op(key).work else { unreachable!("it is one") };
+        let Rig { shard, flows, out, .. } = &mut rig;
+        flows.secondaries.fetched_here(shard, NOW, key, to, data.clone(), out);
+        let frames = rig.frames();
+        let [(_, Frame::Fetched(m), body)] = &frames[..] else { panic!("one answer") };
+        let (op, at, len, epoch) = (m.op, m.at, m.len, m.epoch);
+        assert_eq!((m.status, op, at, len, epoch), (Status::Ok, 99, 0, BLOCK, EPOCH));
+        assert_eq!(body[..BLOCK as usize], data[..]);
+        let list = records::read::<Executed>(&body[BLOCK as usize..]).unwrap();
+        assert_eq!(list.iter().map(|e| e.seq.get()).collect::<alloc::vec::Vec<_>>(), [3]);
+        assert!(rig.is_over(key));
+    }
+
+    fn out_of(bytes: &[u8]) -> Buf {
+        seam::BufPool::new(0).copy(bytes)
+    }
+}

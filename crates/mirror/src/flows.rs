@@ -280,3 +280,6 @@ impl Flows {
         !self.peers.copies.none_wait() || !self.secondaries.arrivals.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -57,6 +57,7 @@
 //! | `failures` | devices that have failed | R12 |
 //! | `evidence`, `standing`, `lengths` | reports: for a recovery; for the simulator | |
 //! | `client` | the client's side | R8, R15, R16 |
+//! | `testing` | for tests of the flows: a device with one replica | |
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -107,6 +108,8 @@ mod standing;
 mod stopwatch;
 mod stream;
 mod sync;
+#[cfg(test)]
+mod testing;
 mod timers;
 mod unsent;
 mod volumes;

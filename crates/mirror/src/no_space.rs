@@ -180,3 +180,137 @@ impl Peers {
         shard.failures.accuse([from]);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::{Op, Streamed, Work};
+    use crate::testing::{GROUP, ME, NOW, Rig, SECOND, UNIT, bits, blocks, op, stream, write};
+    use base::BLOCK;
+    use wire::Frame;
+
+    #[test]
+    fn space_is_reserved_up_to_the_spare_and_beyond_it_for_thick_volumes() {
+        for (name, full, used, thick, reserved, reason) in [
+            ("there is space", false, 99, false, true, ""),
+            ("only the spare is left", false, 100, false, false, "spare"),
+            ("the volume may use the spare", false, 100, true, true, ""),
+            ("no space", true, 99, false, false, "full"),
+            ("no space at all", true, 100, false, false, "full"),
+            ("no space for a thick volume", true, 100, true, false, "full"),
+        ] {
+            let mut rig = Rig::leading(&[2], &[]);
+            let volumes = thick.then_some(UNIT.volume).into_iter().collect();
+            rig.shard.usable.keep_spare(100, volumes);
+            (rig.shard.store.full, rig.shard.store.used) = (full, used);
+            let place = (GROUP, UNIT, 0, BLOCK);
+            assert_eq!(rig.shard.reserve(NOW, place, &mut rig.out), reserved, "{name}");
+            assert_eq!(rig.shard.store.reserved, i32::from(reserved), "{name}");
+            let stats = rig.shard.stats;
+            let found = [stats.full_at, stats.only_spare_at].map(|at| at == Some(NOW));
+            assert_eq!(found, [reason == "full", reason == "spare"], "{name}");
+            rig.left();
+            assert_eq!(rig.notes.contains(&Note::Full { device: ME }), !reserved, "{name}");
+        }
+    }
+
+    /// A client keeps the number of a write that has begun.
+    #[test]
+    fn a_client_learns_whether_a_part_of_its_write_is_there() {
+        for part in [false, true] {
+            let mut rig = Rig::leading(&[2], &[]);
+            let key = rig.hold(op(write()));
+            rig.op(key).write_mut().unwrap().in_part = part;
+            rig.shard.finish_full(key, &mut rig.out);
+            let frames = rig.frames();
+            let [(_, Frame::Reply(m), _)] = frames[..] else { panic!("one answer") };
+            assert_eq!((m.status, m.part_done, rig.is_over(key)), (Status::Full, part, true));
+        }
+    }
+
+    /// A write that the primary can still take back.
+    #[test]
+    fn a_secondary_refuses_before_anything_is_durable() {
+        for (name, valid, full, used, left, jobs) in [
+            ("it has its space", true, true, 100, "", "Write 0+4096"),
+            ("there is space", false, false, 99, "", "Write 0+4096"),
+            ("only the spare is left", false, false, 100, "Replicated Full to 2", ""),
+            ("no space", false, true, 99, "Replicated Full to 2", ""),
+        ] {
+            let mut rig = Rig::following(false);
+            rig.shard.usable.keep_spare(100, BTreeSet::new());
+            (rig.shard.store.full, rig.shard.store.used) = (full, used);
+            rig.shard.store.valid = if valid { blocks(0..1) } else { blocks(0..0) };
+            let key = rig.hold(op(Work::Stream(Streamed { fresh: true, ..stream() })));
+            let Rig { shard, flows, out, .. } = &mut rig;
+            flows.secondaries.start_fresh(shard, NOW, key, out);
+            assert_eq!((&rig.left()[..], &rig.jobs()[..]), (left, jobs), "{name}");
+            assert_eq!(
+                (rig.is_over(key), rig.shard.store.reserved),
+                (jobs.is_empty(), 0),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_job_that_finds_no_space_is_refused_and_counts_no_more() {
+        let mut rig = Rig::following(true);
+        let key = rig.hold(Op { local: Local::Running, ..op(Work::Stream(stream())) });
+        rig.replica().local = 1;
+        let Rig { shard, flows, out, .. } = &mut rig;
+        flows.secondaries.no_space(shard, NOW, key, out);
+        assert_eq!((&rig.left()[..], rig.is_over(key)), ("Replicated Full to 2", true));
+        assert_eq!((rig.replica().local, rig.shard.stats.full_at), (0, Some(NOW)));
+    }
+
+    /// What follows when a replica has no space for a write: the client's answer, whether the
+    /// replica is accused, and whether the joiner's blocks are copied again.
+    #[test]
+    fn a_write_is_taken_back_only_if_nobody_who_counts_can_have_done_it() {
+        for (name, others, from, reserved, left, accused, copied) in [
+            ("before it began here", &[2][..], 2, true, "Full", false, false),
+            ("when it has begun here", &[2], 2, false, "", true, false),
+            ("another one may have it", &[2, 3], 2, true, "", true, false),
+            ("only the joiner may have it", &[2, 4], 2, true, "Full", false, true),
+            ("the joiner has none", &[2, 4], 4, true, "", false, false),
+        ] {
+            let joins = others.contains(&4);
+            let mut rig = match joins {
+                true => Rig::filling(&[2], 4),
+                false => Rig::leading(others, &[]),
+            };
+            let key = rig.send(op(write()), others);
+            if reserved {
+                (rig.op(key).reserved, rig.shard.store.reserved) = (true, 1);
+            } else {
+                rig.op(key).local = Local::Running;
+            }
+            let Rig { shard, flows, out, .. } = &mut rig;
+            let device = DeviceId(from);
+            flows.peers.refused(shard, NOW, key, device, bits(&[from]), out);
+            assert_eq!(rig.left(), left, "{name}");
+            let taken_back = !left.is_empty();
+            assert_eq!(rig.is_over(key), taken_back, "{name}");
+            assert_eq!(rig.primary().stream.is_empty(), taken_back, "{name}");
+            assert_eq!(rig.shard.failures.accused().eq([SECOND]), accused, "{name}");
+            assert!(rig.notes.contains(&Note::Full { device }), "{name}");
+            if !joins {
+                continue;
+            }
+            assert_eq!(rig.sync().todo.contains(UNIT, blocks(0..1)), copied, "{name}");
+            assert_eq!(rig.sync().streaming, from != 4, "{name}");
+            let again = rig.flows.peers.timers.wake_at();
+            assert_eq!(again, (from == 4).then_some(NOW + FULL_AGAIN), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_copy_that_finds_no_space_makes_the_joiner_start_over() {
+        let mut rig = Rig::filling(&[2], 4);
+        let key = rig.send_copy(&[4]);
+        let Rig { shard, flows, out, .. } = &mut rig;
+        flows.peers.refused(shard, NOW, key, DeviceId(4), bits(&[4]), out);
+        assert!(rig.is_over(key) && !rig.sync().streaming && rig.sync().is_idle());
+    }
+}

@@ -412,3 +412,6 @@ impl Write {
         if self.more { Status::Busy } else { Status::Ok }
     }
 }
+
+#[cfg(test)]
+mod tests;

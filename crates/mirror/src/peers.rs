@@ -166,3 +166,6 @@ impl Peers {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -336,3 +336,6 @@ impl Clients {
         shard.send_operation(key, to, false, out);
     }
 }
+
+#[cfg(test)]
+mod tests;

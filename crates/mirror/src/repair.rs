@@ -265,3 +265,6 @@ impl<S: UnitStore> Shard<S> {
         op.reserved
     }
 }
+
+#[cfg(test)]
+mod tests;

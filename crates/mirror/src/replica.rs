@@ -366,4 +366,46 @@ mod tests {
         let sent = primary.sync.map(|sync| sync.sent);
         assert_eq!((sent, primary.commit), (Some(write), whole));
     }
+
+    /// The commit point follows the oldest operation that is not finished, whatever the order in
+    /// which they finish.
+    #[test]
+    fn the_commit_point_is_before_the_oldest_that_is_not_finished() {
+        let to = ReplicaSet(2);
+        for (leave, commits, left) in [
+            (&[1, 2, 3][..], &[1, 2, 3][..], 0),
+            (&[3, 2, 1], &[0, 0, 3], 0),
+            (&[2, 1, 3], &[0, 2, 3], 0),
+            (&[2], &[0], 3),
+            (&[1], &[1], 2),
+        ] {
+            let mut primary = Primary::default();
+            (1..=3).for_each(|op| assert_eq!(primary.enter(op, to), Lsn(op)));
+            for (lsn, commit) in leave.iter().zip(commits) {
+                primary.leave(Lsn(*lsn));
+                assert_eq!(primary.commit, Lsn(*commit), "{leave:?}");
+            }
+            assert_eq!(primary.stream.len(), left, "{leave:?}");
+            assert_eq!(primary.enter(9, to), Lsn(4), "{leave:?}: no lsn is used twice");
+        }
+    }
+
+    #[test]
+    #[should_panic = "leaves the stream once"]
+    fn no_operation_leaves_the_stream_twice() {
+        let mut primary = Primary::default();
+        (1..=2).for_each(|op| assert!(primary.enter(op, ReplicaSet(2)) > Lsn(0)));
+        [2, 2].into_iter().for_each(|lsn| primary.leave(Lsn(lsn)));
+    }
+
+    #[test]
+    fn a_commit_point_is_told_once() {
+        for (commit, sent, told) in
+            [(0, 0, None), (3, 0, Some(Lsn(3))), (3, 2, Some(Lsn(3))), (3, 3, None)]
+        {
+            let mut primary =
+                Primary { commit: Lsn(commit), commit_sent: Lsn(sent), ..Primary::default() };
+            assert_eq!([primary.tell_commit(), primary.tell_commit()], [told, None]);
+        }
+    }
 }

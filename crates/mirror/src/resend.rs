@@ -158,3 +158,6 @@ impl<S: UnitStore> Shard<S> {
         self.check_write(now, of, out);
     }
 }
+
+#[cfg(test)]
+mod tests;

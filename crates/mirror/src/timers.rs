@@ -81,4 +81,19 @@ mod tests {
         timers.ask_no_more(b);
         assert_eq!(timers.wake_at(), None);
     }
+
+    #[test]
+    fn questions_are_due_when_their_time_has_come() {
+        let mut timers = Timers::default();
+        for (group, at) in [(3, 20), (1, 20), (2, 30), (1, 25)] {
+            timers.ask_at(GroupId(group), Time(at));
+        }
+        for (now, due) in [(19, &[][..]), (20, &[3]), (25, &[1, 3]), (30, &[1, 2, 3])] {
+            let found: Vec<u32> = timers.to_ask(Time(now)).iter().map(|group| group.0).collect();
+            assert_eq!(found, due, "{now}");
+        }
+        assert!(!timers.none_ask(), "they are due until they are answered");
+        [1, 2, 3].into_iter().for_each(|group| timers.ask_no_more(GroupId(group)));
+        assert!(timers.none_ask() && timers.to_ask(Time::NEVER).is_empty());
+    }
 }

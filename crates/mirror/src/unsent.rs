@@ -63,3 +63,75 @@ impl Unsent {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replica::Role;
+    use crate::testing::{GROUP, Rig, UNIT, blocks, op, write};
+    use base::Lsn;
+    use seam::Change;
+    use wire::Frame;
+
+    type Case = fn(&mut Rig);
+
+    #[test]
+    fn secondaries_learn_of_a_commit_point_that_no_write_has_carried() {
+        type Row = (&'static str, fn() -> Rig, u64, u64, Case, &'static str);
+        let rows: &[Row] = &[
+            ("news", || Rig::leading(&[2, 3], &[]), 5, 4, |_| {}, "Commit to 2, Commit to 3"),
+            ("a write has carried it", || Rig::leading(&[2], &[]), 5, 5, |_| {}, ""),
+            ("nothing", || Rig::leading(&[2], &[]), 0, 0, |_| {}, ""),
+            ("a joiner needs none", || Rig::filling(&[2], 4), 5, 4, |_| {}, "Commit to 2"),
+            ("no secondary", || Rig::leading(&[], &[]), 5, 4, |_| {}, ""),
+            (
+                "it leads no more",
+                || Rig::leading(&[2], &[]),
+                5,
+                4,
+                |r| r.replica().role = Role::Out,
+                "",
+            ),
+        ];
+        for (name, make, commit, sent, change, left) in rows {
+            let mut rig = make();
+            (rig.primary().commit, rig.primary().commit_sent) = (Lsn(*commit), Lsn(*sent));
+            rig.primary().commit_queued = true;
+            change(&mut rig);
+            rig.shard.unsent.commit(GROUP);
+            for expected in [*left, ""] {
+                let Rig { shard, out, .. } = &mut rig;
+                shard.unsent.tell_commits(&mut shard.replicas, &shard.windows, out);
+                let frames = rig.frames();
+                let texts: Vec<_> =
+                    frames.iter().map(|(to, f, _)| crate::testing::text(*to, f)).collect();
+                assert_eq!(texts.join(", "), expected, "{name}");
+                let news = |f: &Frame| matches!(f, Frame::Commit(m) if m.commit == Lsn(*commit));
+                assert!(frames.iter().all(|(_, frame, _)| news(frame)), "{name}");
+            }
+        }
+    }
+
+    /// Blocks that are in flight again may differ again.
+    #[test]
+    fn the_unit_store_learns_of_clean_blocks_that_are_not_in_flight() {
+        for (in_flight, expected) in [(false, &[blocks(0..3)][..]), (true, &[blocks(1..3)])] {
+            let mut rig = Rig::leading(&[2], &[]);
+            rig.primary().clean.insert(UNIT, blocks(0..3));
+            if in_flight {
+                rig.send(op(write()), &[2]);
+            }
+            rig.shard.unsent.clean(GROUP);
+            rig.shard.tell_clean();
+            rig.shard.tell_clean();
+            let told = rig.shard.store.changes.iter().flat_map(|(_, changes)| changes);
+            let told: Vec<_> = told
+                .map(|change| match change {
+                    Change::Clean(list) => list[0].1,
+                    other => panic!("{other:?}"),
+                })
+                .collect();
+            assert_eq!(told, expected);
+        }
+    }
+}

@@ -164,3 +164,165 @@ impl<S: UnitStore> Mirror<S> {
         self.shard.leases.silent(now).chain(self.shard.failures.accused()).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::PeerState;
+    use crate::scrub::Scrub;
+    use crate::testing::{GROUP, ME, NOW, Rig, SECOND, link_to, op, read};
+    use base::{Incarnation, Lsn, MapVersion};
+
+    fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    /// Creates a primary whose device is not scrubbed.
+    fn quiet() -> Rig {
+        let mut rig = Rig::leading(&[2], &[]);
+        rig.flows.scrub = Scrub::new(false, &rig.shard.limits, Time::ZERO);
+        rig
+    }
+
+    #[test]
+    fn a_device_wakes_for_the_first_thing_that_is_due() {
+        let asks: fn(&mut Rig) = |r| r.flows.peers.timers.ask_at(GROUP, NOW + ms(9));
+        let beacon: fn(&mut Rig) = |r| r.shard.leases.need(NOW + ms(7), &[SECOND].into());
+        let scrub: fn(&mut Rig) = |r| r.flows.scrub = Scrub::new(true, &r.shard.limits, NOW);
+        let first = Rig::leading(&[], &[]).shard.limits.scrub_first;
+        for (changes, expected) in [
+            (&[][..], None),
+            (&[asks], Some(NOW + ms(9))),
+            (&[beacon], Some(NOW + ms(7))),
+            (&[asks, beacon], Some(NOW + ms(7))),
+            (&[scrub], Some(NOW + first)),
+            (&[scrub, asks], Some(NOW + first.min(ms(9)))),
+        ] {
+            let mut rig = quiet();
+            changes.iter().for_each(|change| change(&mut rig));
+            let (_, found) = rig.call(|mirror, _| {
+                let at = mirror.wake_at();
+                let due = at.map(|at| [Time(at.0 - 1), at].map(|now| mirror.is_due(now)));
+                (at, due)
+            });
+            assert_eq!(found, (expected, expected.map(|_| [false, true])));
+        }
+    }
+
+    /// A beacon of an incarnation that the map does not know yet is not believed, and one of an
+    /// incarnation that has ended gets no lease.
+    #[test]
+    fn only_the_newest_incarnation_that_is_known_gets_a_lease() {
+        for (name, named, lives, left) in [
+            ("no map names it", None, &[1][..], "Grant to 2"),
+            ("the map names it", Some(4), &[4], "Grant to 2"),
+            ("the map names a newer one", Some(4), &[3], "Grant to 2"),
+            ("the map names an older one", Some(4), &[5], ""),
+            ("a newer one was heard", Some(4), &[4, 3], "Grant to 2"),
+            ("it is the newest that was heard", Some(4), &[3, 4], "Grant to 2, Grant to 2"),
+        ] {
+            let (mut rig, ()) = quiet().call(|mirror, out| {
+                let named = named.map(|life| {
+                    let peer = PeerState { incarnation: Incarnation(life), dead: false };
+                    (SECOND, peer)
+                });
+                mirror.set_map(MapVersion(1), named.into_iter().collect());
+                for life in lives {
+                    let sender = Sender { incarnation: Incarnation(*life), map: MapVersion(1) };
+                    let beacon = Beacon { sender, sent: NOW };
+                    mirror.beacon_in(NOW, link_to(2), SECOND, &beacon, out);
+                }
+            });
+            assert_eq!(rig.left(), left, "{name}");
+        }
+    }
+
+    #[test]
+    fn beacons_go_where_a_link_leads_and_commit_points_before_them() {
+        let mut rig = quiet();
+        rig.primary().commit = Lsn(3);
+        rig.shard.unsent.commit(GROUP);
+        let every = rig.shard.limits.beacon_every;
+        let needed = [SECOND, DeviceId(9)].into();
+        let (mut rig, ()) = rig.call(|mirror, out| {
+            mirror.need_leases(NOW, &needed, &BTreeSet::new());
+            mirror.tick(NOW, out);
+            mirror.tick(NOW + (every - Duration::from_nanos(1)), out);
+        });
+        assert_eq!(rig.left(), "Commit to 2, Beacon to 2");
+        let (mut rig, ()) = rig.call(|mirror, out| mirror.tick(NOW + every, out));
+        assert_eq!(rig.left(), "Beacon to 2");
+    }
+
+    /// A grant counts only if this device's map is as new as the granter's.
+    #[test]
+    fn a_read_goes_on_when_its_lease_comes() {
+        for (map, jobs) in [(0, "Read 0+4096"), (1, "")] {
+            let mut rig = quiet();
+            let key = rig.hold(op(read()));
+            rig.shard.replicas.block(&mut rig.shard.ops, GROUP, key);
+            let sender = Sender { incarnation: Incarnation(1), map: MapVersion(map) };
+            let grant = Grant { sender, sent: NOW };
+            let (mut rig, ()) = rig.call(|mirror, out| mirror.grant_in(NOW, SECOND, &grant, out));
+            assert_eq!(
+                (&rig.jobs()[..], rig.primary().blocked.len()),
+                (jobs, usize::from(jobs.is_empty()))
+            );
+        }
+    }
+
+    #[test]
+    fn silent_and_accused_devices_are_suspected_while_they_are_needed() {
+        let mut rig = quiet();
+        let unreached = rig.shard.limits.unreached_after();
+        rig.shard.failures.accuse([DeviceId(3)]);
+        let needed: BTreeSet<DeviceId> = [SECOND, DeviceId(3)].into();
+        let answers = |n: u32| n < 3;
+        let (_, suspects) = rig.call(|mirror, out| {
+            mirror.need_leases(NOW, &needed, &BTreeSet::new());
+            let mut suspects = Vec::new();
+            for n in 0..16 {
+                let now = NOW + unreached / 8 * n;
+                mirror.tick(now, out);
+                let sender = Sender { incarnation: Incarnation(1), map: MapVersion(0) };
+                mirror.grant_in(now, DeviceId(3), &Grant { sender, sent: now }, out);
+                if answers(n) {
+                    mirror.grant_in(now, SECOND, &Grant { sender, sent: now }, out);
+                }
+                suspects.push(mirror.suspects(now).contains(&SECOND));
+                assert!(mirror.suspects(now).contains(&DeviceId(3)), "it is accused");
+            }
+            mirror.need_leases(NOW, &[SECOND].into(), &BTreeSet::new());
+            assert!(!mirror.suspects(NOW).contains(&DeviceId(3)), "it is not needed any more");
+            suspects
+        });
+        // Its last answer is the third one, and nine steps are more than the time.
+        let first = suspects.iter().position(|suspected| *suspected);
+        assert_eq!((first, suspects[11..].contains(&false)), (Some(11), false));
+    }
+
+    #[test]
+    fn devices_that_take_long_are_reported_with_their_times() {
+        let own = (ME, ms(5));
+        let other = (SECOND, Duration::from_micros(750)); // a quarter of 3 ms
+        for (floor, expected) in
+            [(ms(0), &[own, other][..]), (ms(1), &[own]), (ms(5), &[own]), (ms(6), &[])]
+        {
+            let mut rig = quiet();
+            rig.shard.jobs.begins(NOW, 1);
+            rig.shard.leases.need(NOW, &[SECOND].into());
+            let map = MapVersion(0);
+            rig.shard.leases.granted(NOW + ms(3), SECOND, NOW, map, map);
+            let (_, slow) = rig.call(|mirror, _| mirror.slow(NOW + ms(5), floor));
+            assert_eq!(slow, expected, "{floor:?}");
+        }
+    }
+
+    #[test]
+    fn a_joiner_that_is_ready_is_reported_once() {
+        let mut rig = quiet();
+        rig.flows.peers.ready_to_admit = true;
+        let (_, told) = rig.call(|mirror, _| [(); 2].map(|()| mirror.take_ready_to_admit()));
+        assert_eq!(told, [true, false]);
+    }
+}
