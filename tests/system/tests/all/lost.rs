@@ -123,7 +123,7 @@ fn damage_is_reported_by_ranges_and_an_accepted_loss_reads_as_zeros() {
         let mut content = Random::new(9).bytes((UNITS * MIB) as usize);
         cluster.fill("vol1", &content)?;
         ensure!(damaged(&cluster)?.0.is_empty());
-        accept(&cluster, "zeros")?.fails(1, &["nothing"])?;
+        accept(&cluster, "zeros")?.fails(1, &["no data that can be given up"])?;
         lose(&cluster, ["sds2", "sds3"])?;
         let log = std::fs::read_to_string(cluster.file("logs/mdm.log"))?;
         ensure!(log.contains("are LOST"), "{log}");
