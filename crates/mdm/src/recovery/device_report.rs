@@ -4,6 +4,7 @@
 //! server's map tells decisions of lost MDMs, so it stays true when that process ends
 //! ([`State::heed`]).
 
+use crate::group::Doubt;
 use crate::refused::{MAX_DEVICES, MAX_SDCS, MAX_VOLUMES};
 use crate::reserve::REGISTRANTS;
 use crate::state::State;
@@ -95,9 +96,12 @@ impl DeviceReport {
     }
 
     /// Returns true if the device remembers no epoch of this group, and its process has no map from
-    /// before the doubt. Later maps do not tell whether it was in sync before.
+    /// before the doubt. Later maps do not tell whether it was in sync before, and neither does the
+    /// map of an earlier recovery that was in doubt about the group.
     pub(super) fn is_blank(&self, group: GroupId, began: MapVersion) -> bool {
-        !self.map.is_before(began) && self.acted(group) == 0
+        let doubted = self.map.configs.get(&group).is_some_and(|c| c.doubt != Doubt::None as u32);
+        let doubted = doubted && !mutant::on(Mutant::BelieveDoubtful);
+        (doubted || !self.map.is_before(began)) && self.acted(group) == 0
     }
 
     /// Returns true if this device was not emptied after this configuration of a group was made: it

@@ -70,6 +70,12 @@ fn a_map_that_names_the_present_content_delays_nothing() {
     assert!(!state.recovery.open && group(&state, 1).doubt == Doubt::None);
 }
 
+/// Returns a volume that uses group 3.
+fn user_of_3() -> VolumeInfo {
+    let (name, slots) = ("new".into(), vec![3]);
+    VolumeInfo { id: 2, name, size: 1 << 20, slots, ..VolumeInfo::default() }
+}
+
 /// The state does not have group 3. dev2 led it in epoch 4, with dev1 in sync, and names the
 /// content of dev1; dev1 remembers nothing of the group.
 fn told_of_a_blank(store: u64) -> State {
@@ -78,14 +84,7 @@ fn told_of_a_blank(store: u64) -> State {
     let group_3 = GroupReport { group: 3, acted: 4, base: 4, config: Some(made), joiner: false };
     let mut partner = knows(DeviceReport::default(), &[(1, store)]);
     let groups = vec![group_3];
-    let volume = VolumeInfo {
-        id: 2,
-        name: "new".into(),
-        size: 1 << 20,
-        slots: vec![3],
-        ..VolumeInfo::default()
-    };
-    let volumes = vec![volume];
+    let volumes = vec![user_of_3()];
     let part = Report { version: SINCE, groups, volumes, next_volume: 3, ..Report::default() };
     assert!(partner.add(part));
     let told = reports(vec![(1, DeviceReport::default()), (2, partner)]);
@@ -116,6 +115,29 @@ fn a_map_of_an_mdm_in_doubt_does_not_show_that_a_disk_was_not_emptied() {
     let told = reports(vec![(1, DeviceReport::default()), (2, partner)]);
     settle(&mut state, &told, false);
     assert_eq!(group(&state, 3).doubt, Doubt::Reports);
+}
+
+/// The same backup is restored once more. It knows nothing of the earlier recovery, whose map dev1
+/// has got since it came back empty.
+#[test]
+fn a_map_of_an_mdm_in_doubt_is_no_memory_of_a_disk_that_was_emptied() {
+    let version = told_of_a_blank(NEWER).version.0;
+    let process = |acted| {
+        let doubt = Doubt::Reports as u32;
+        let config = Some(GroupInfo { id: 3, primary: 0, doubt, ..config(4, &[2, 1]) });
+        let groups = vec![GroupReport { group: 3, acted, base: acted, config, joiner: false }];
+        let mut report = knows_at(version, DeviceReport::default(), &[(1, 11), (2, 12)]);
+        let volumes = vec![user_of_3()];
+        let part = Report { version, groups, volumes, next_volume: 3, ..Report::default() };
+        assert!(report.add(part));
+        report
+    };
+    let mut state = pair(Durable);
+    let me = Member { name: "m".into(), address: "10.0.0.9:1".into(), tie_breaker: false };
+    // A minute later than the earlier recovery.
+    state.recover(&state.clone(), 1, me, "me@here", 6060);
+    settle(&mut state, &reports(vec![(1, process(0)), (2, process(4))]), false);
+    assert_ne!(group(&state, 3).doubt, Doubt::None);
 }
 
 /// dev1 was down when the group was formed, and then up for too short a time to hear of it.
