@@ -10,6 +10,7 @@
 //! these tags; sessions of NBD do not.
 
 use base::SECTOR;
+use seam::{Buf, BufPool};
 
 /// The longest transfer in bytes: a tag has 16 bits for its sectors. No limit may exceed it.
 pub(crate) const TRANSFER_MAX: u32 = 16 << 20;
@@ -25,6 +26,17 @@ pub(crate) fn tag(handle: u32, offset: u32, len: u32) -> u64 {
 pub(crate) fn piece(tag: u64) -> (u32, u32) {
     let sectors = |shift: u32| u32::from((tag >> shift) as u16) * SECTOR;
     (sectors(32), sectors(48))
+}
+
+/// Most pieces of a session that may be views of much larger receive buffers. A command has one
+/// piece, unless its host sends its data in small parts.
+const VIEWS: u32 = 136;
+
+/// Returns the data of a piece. If so many pieces are under way already, and the data is less than
+/// half of the buffer that it keeps in memory, it gets a buffer of its own.
+pub(crate) fn compact(data: Buf, under_way: u32, pool: &BufPool) -> Buf {
+    let kept = data.block().map_or(0, |(_, bytes)| bytes);
+    if under_way >= VIEWS && kept > 2 * data.len() { pool.copy(&data) } else { data }
 }
 
 /// Returns true if this tag of an iSCSI or NVMe session names the first request of its command, or

@@ -18,7 +18,7 @@ use super::reply::Reply;
 use super::tasks::{Flow, Work};
 use super::wire::Turn;
 use crate::Action;
-use crate::piece::tag;
+use crate::piece::{compact, tag};
 use crate::scsi::Answer;
 use base::SECTOR;
 use seam::{BlockError, BlockKind, BlockRequest, Buf};
@@ -68,7 +68,7 @@ impl Full {
         }
         if common.last {
             if unsolicited {
-                self.end_unsolicited(handle);
+                self.end_unsolicited(handle, turn);
             } else if let Some(task) = self.tasks.get(handle) {
                 task.flow = Flow::Idle;
             }
@@ -76,10 +76,13 @@ impl Full {
         }
     }
 
-    /// Records that no more unsolicited data comes.
-    pub(crate) fn end_unsolicited(&mut self, handle: u32) {
+    /// Records that no more unsolicited data comes. A read begins now.
+    pub(crate) fn end_unsolicited(&mut self, handle: u32, turn: &mut Turn<'_>) {
         if let Some(task) = self.tasks.get(handle) {
             (task.flow, task.unsolicited) = (Flow::Idle, task.received);
+            if matches!(task.work, Work::Read(_)) {
+                self.begin_read(handle, turn);
+            }
         }
     }
 
@@ -136,6 +139,7 @@ impl Full {
         let at = transfer.at + u64::from(offset);
         (task.pieces, task.asked) = (task.pieces + 1, task.asked + 1);
         self.places.take();
+        let data = compact(data, self.places.used(), turn.pool);
         let body = if kind == BlockKind::Write {
             data
         } else {

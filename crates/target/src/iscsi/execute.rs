@@ -65,7 +65,7 @@ impl Full {
         self.step(handle, step, turn);
         self.arrive(handle, data, turn);
         if common.last {
-            self.end_unsolicited(handle);
+            self.end_unsolicited(handle, turn);
         }
         self.advance(handle, turn);
     }
@@ -92,8 +92,9 @@ impl Full {
                 self.credit.give_back(core::mem::take(&mut task.outstanding));
                 task.work = Work::Read(transfer);
                 task.pieces = 1;
-                self.reading.push_back(handle);
-                self.read_more(turn);
+                if task.flow == Flow::Idle {
+                    self.begin_read(handle, turn);
+                }
             }
             Step::Write(transfer) => task.work = Work::Write(transfer),
             Step::Verify(transfer) => task.work = Work::Verify(transfer),
@@ -182,6 +183,13 @@ impl Full {
             self.places.take();
         }
         turn.ask(Action::Request { tag: tag(handle, 0, 0), request });
+    }
+
+    /// Begins a read, or lets it wait for credit. Its host has sent all that it announced: so the
+    /// data does not wait for the host when it comes.
+    pub(crate) fn begin_read(&mut self, handle: u32, turn: &mut Turn<'_>) {
+        self.reading.push_back(handle);
+        self.read_more(turn);
     }
 
     /// Begins reads that wait, while there is credit.

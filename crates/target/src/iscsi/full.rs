@@ -208,7 +208,9 @@ impl Full {
             return; // an answer to ours, or a sign of life that asks for none
         }
         let most = data.len().min(self.params.segment as usize);
-        turn.send_data(Reply::nop(common), data.slice(0..most));
+        // A copy: the host may leave the answer unread, and its ping is a view of a larger buffer.
+        let echo = turn.pool.copy(&data[..most]);
+        turn.send_data(Reply::nop(common), echo);
     }
 
     // Text
@@ -256,6 +258,10 @@ impl Full {
         };
         let mut listed = false;
         for (key, value) in pairs {
+            let most = 4 * self.text.most + if listed { TEXT_MAX } else { 0 };
+            if self.text.answer.len() > most {
+                return turn.close(Some("sent a text with too many keys"));
+            }
             if key != "SendTargets" {
                 self.text.answer.pair(key, "NotUnderstood");
             } else if core::mem::replace(&mut listed, true) {

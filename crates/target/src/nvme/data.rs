@@ -23,7 +23,7 @@ use super::subsystem::Subsystem;
 use super::table::{Flow, Table, Work};
 use super::wire::Turn;
 use crate::Action;
-use crate::piece::{piece, tag};
+use crate::piece::{compact, piece, tag};
 use base::SECTOR;
 use seam::{BlockError, BlockKind, BlockRequest, Buf};
 
@@ -113,6 +113,7 @@ impl Queue {
         if self.pieces >= self.limits.nvme_requests {
             return task.fail(offset, Status::INTERRUPTED);
         }
+        let data = compact(data, self.pieces, turn.pool);
         self.pieces += 1;
         task.pieces += 1;
         let body = if kind == BlockKind::Write {

@@ -16,7 +16,7 @@ use crate::Action;
 use seam::{BlockKind, BlockRequest, Buf};
 
 /// Most requests of one command at once.
-const AT_ONCE: u32 = 32;
+const AT_ONCE: u32 = 8;
 
 impl Queue {
     /// Begins to free the ranges of a command.

@@ -160,3 +160,26 @@ fn a_text_lists_targets_once() {
         assert_eq!(rejected, 99);
     }
 }
+
+#[test]
+fn an_echo_keeps_no_receive_buffer() {
+    let mut rig = Rig::full(&Limits::SHIPPED, &[]);
+    let ping = Request::new(0x40, 0x80, 7).u32(20, NOBODY).u32(24, rig.cmd_sn).data(&[3; 516]);
+    let bytes = ping.bytes((false, false));
+    rig.call(|session, hosts, pool, out| {
+        let received = pool.alloc(256 << 10);
+        session.frame(&bytes[..48], received.slice(0..516), hosts, pool, out);
+        drop(received);
+        assert!(pool.used() <= 4096, "{} bytes for 516", pool.used());
+    });
+}
+
+#[test]
+fn a_text_of_countless_keys_ends_the_connection() {
+    let limits = Limits::SHIPPED;
+    for (keys, out) in [(8000, false), (21_845, true)] {
+        let mut rig = Rig::full(&limits, &[("MaxRecvDataSegmentLength", "1048576")]);
+        rig.ask(Request::text(5, NOBODY, &[]).data(&b"x=\0".repeat(keys)));
+        assert_eq!(rig.is_out(), out, "{keys}");
+    }
+}

@@ -127,3 +127,36 @@ fn memory_is_what_is_held_and_what_may_come() {
     rig.write(4, &verify, &[1; 8192], 8192);
     assert_eq!(memory(&rig), (vec![4096, 4096, 16384], 512 + (64 << 10) - 1000 + 412));
 }
+
+#[test]
+fn a_read_does_not_begin_before_its_host_has_sent_what_it_announced() {
+    let limits = Limits::SHIPPED;
+    let mut rig = Rig::full(&limits, &[]);
+    // READ with the bits R and W, and without F: unsolicited data is to come.
+    for itt in 10..20 {
+        rig.ask(Request::command(itt, 0x60, 2 << 20, &read10(0, 4096)));
+    }
+    assert_eq!(rig.answers(), []);
+    assert_eq!(rig.pool.used(), 0, "nothing waits for a host that sends no more");
+    rig.send(Request::data_out(10, NOBODY, 0, 0, true, &[7; 512]));
+    assert_eq!(rig.answers().last().map(|answer| (answer.itt(), answer.status().0)), Some((10, 0)));
+}
+
+#[test]
+fn small_pieces_keep_no_more_than_one_buffer_per_command() {
+    let limits = Limits::SHIPPED;
+    let mut rig = Rig::full(&limits, &[]);
+    rig.serves = false;
+    rig.write(5, &write10(0, 512), &[7; 512 * 512], 0);
+    let ttt = rig.answer().u32(20);
+    for i in 0..512 {
+        let pdu = Request::data_out(5, ttt, i, i * 512, i == 511, &[7; 512]).bytes((false, false));
+        rig.call(|session, hosts, pool, out| {
+            let received = pool.alloc(256 << 10);
+            session.frame(&pdu[..48], received.slice(0..512), hosts, pool, out);
+        });
+    }
+    assert_eq!(rig.asked.len(), 512);
+    let most = (limits.iscsi_window as usize + 8) * (256 << 10) + 512 * 4096;
+    assert!(rig.pool.used() <= most, "{} bytes", rig.pool.used());
+}

@@ -279,3 +279,20 @@ fn a_fence_ends_the_commands_of_its_volume() {
         assert_eq!((rig.session.in_flight(), rig.session.bytes()), (0, (0, 0)));
     }
 }
+
+#[test]
+fn small_pieces_keep_no_more_than_one_buffer_per_command() {
+    let mut rig = io();
+    rig.serves = false;
+    rig.ask(&Command::write(1, 0, 512));
+    let ttag = rig.answer().u16(10);
+    for i in 0..512 {
+        let pdu = Request::host_data(ttag, i * 512, i == 511, &[7; 512]).bytes((false, false));
+        rig.call(|session, hosts, pool, out| {
+            let received = pool.alloc(256 << 10);
+            session.frame(&pdu[..24], received.slice(0..512), hosts, pool, out);
+        });
+    }
+    assert_eq!(rig.asked.len(), 512);
+    assert!(rig.pool.used() <= 136 * (256 << 10) + 512 * 4096, "{} bytes", rig.pool.used());
+}
