@@ -588,12 +588,8 @@ fn volumes(state: &State, reports: &DeviceReports) -> Reconcile {
     let other = map.volumes.values().filter(other).take(VOLUMES);
     change.volumes = other.take_while(room).cloned().collect();
     change.generations = if change.volumes.is_empty() { 0 } else { GENERATIONS };
-    // Servers pass on only volumes that exist. Only maps from MDMs tell which ones were deleted. The
-    // map of an earlier recovery, which began with an older state than this one, may lack volumes
-    // because that recovery did not know them.
-    let is_of_another = |m: &&Map| m.from_mdm.0 / JUMP != state.recovery.version.0 / JUMP;
-    let told = newest(state, reports, |m| m.from_mdm);
-    if let Some(map) = told.filter(|m| !is_of_another(m)) {
+    // Servers pass on only volumes that exist. Only maps from MDMs tell which ones were deleted.
+    if let Some(map) = newest(state, reports, |m| m.from_mdm) {
         let gone = |id: &&VolumeId| id.0 < map.next_volume && !map.volumes.contains_key(id);
         change.deleted = state.volumes.keys().filter(gone).take(VOLUMES).map(|id| id.0).collect();
     }

@@ -169,32 +169,3 @@ fn a_client_that_the_lost_mdms_removed_stays_removed_and_others_remain() {
     assert_eq!(client(&mut state.clone(), "c", 4), Some(SdcId(4)));
     assert_eq!(client(&mut other, "c", 8), Some(SdcId(8)));
 }
-
-/// The first recovery begins with an old backup, and does not know the volume, whose data its
-/// servers keep. Then a newer backup is restored that has the volume.
-#[test]
-fn a_newer_backup_keeps_a_volume_that_an_earlier_recovery_did_not_know() {
-    let mut older = State::new();
-    apply(&mut older, &Command::FormCluster(mdm::command::FormCluster { cluster: 7 }));
-    apply(&mut older, &up(1, 1, 11, Durable));
-    apply(&mut older, &up(2, 2, 12, Durable));
-    let mut first = with_recovery(older);
-    let holds = |version: u64, next_volume: u32| {
-        let mut report = took_part(&[(1, 1), (2, 1)]);
-        let held = vec![1];
-        let part = Report { version, told: version, next_volume, held, ..Report::default() };
-        assert!(report.add(part));
-        report
-    };
-    settle(&mut first, &reports(vec![(1, holds(0, 0)), (2, holds(0, 0))]), false);
-    finish(&mut first);
-    assert!(!is_gone(&first, 1));
-    let (version, next) = (first.version.0, first.next_volume.0);
-    let mut second = pair(Durable);
-    let me = Member { name: "m".into(), address: "10.0.0.9:1".into(), tie_breaker: false };
-    // A minute later than the first one.
-    second.recover(&second.clone(), 1, me, "me@here", 6060);
-    let told = vec![(1, holds(version, next)), (2, holds(version, next))];
-    settle(&mut second, &reports(told), false);
-    assert!(second.volumes.contains_key(&VolumeId(1)) && !is_gone(&second, 1));
-}
