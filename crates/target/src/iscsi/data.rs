@@ -5,11 +5,12 @@
 //!   where it must (RFC 7143 11.7). Anything else ends the connection, except data of commands that
 //!   ended early. A wrong DataSN fails its command: the rest of the sequence is discarded, and the
 //!   answer is sent after it, when none of the command's requests is under way.
-//! - Whole sectors of a write go to the volume as they arrive, without a copy. Only two kinds of
-//!   data are copied: a sector that is split between two PDUs, and data that a command gathers,
-//!   which is at most 8 KiB.
+//! - Whole sectors of a write go to the volume as they arrive, without a copy. Three kinds of data
+//!   are copied: a sector that is split between two PDUs, data that a command gathers (at most
+//!   8 KiB), and small pieces beside many others ([`compact`]).
 //! - Data that was requested and not yet processed is at most `Limits::iscsi_solicited`. Reads
 //!   under way have at most twice `Limits::scsi_transfer` bytes; one read alone may be larger.
+//!   Verifications and comparisons read beside these.
 
 use super::full::Full;
 use super::pdu::{Common, DataOut};
