@@ -77,12 +77,15 @@ impl Full {
         }
     }
 
-    /// Records that no more unsolicited data comes. A read begins now.
+    /// Records that no more unsolicited data comes. A read begins now, or waits for credit: its
+    /// data need not wait for the host when it comes.
     pub(crate) fn end_unsolicited(&mut self, handle: u32, turn: &mut Turn<'_>) {
         if let Some(task) = self.tasks.get(handle) {
             (task.flow, task.unsolicited) = (Flow::Idle, task.received);
             if matches!(task.work, Work::Read(_)) {
-                self.begin_read(handle, turn);
+                task.pieces = 1;
+                self.reading.push_back(handle);
+                self.read_more(turn);
             }
         }
     }

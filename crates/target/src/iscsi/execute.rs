@@ -88,14 +88,8 @@ impl Full {
         let (tag, volume) = (tag(handle, 0, 0), device.unit().volume);
         match step {
             Step::Answer(answer) => task.work = Work::Answer(answer),
-            Step::Read(transfer) => {
-                self.credit.give_back(core::mem::take(&mut task.outstanding));
-                task.work = Work::Read(transfer);
-                task.pieces = 1;
-                if task.flow == Flow::Idle {
-                    self.begin_read(handle, turn);
-                }
-            }
+            // It begins when the host has sent all that it announced.
+            Step::Read(transfer) => task.work = Work::Read(transfer),
             Step::Write(transfer) => task.work = Work::Write(transfer),
             Step::Verify(transfer) => task.work = Work::Verify(transfer),
             Step::Gather(gather) => task.work = Work::Gather(gather, Buf::EMPTY),
@@ -183,13 +177,6 @@ impl Full {
             self.places.take();
         }
         turn.ask(Action::Request { tag: tag(handle, 0, 0), request });
-    }
-
-    /// Begins a read, or lets it wait for credit. Its host has sent all that it announced: so the
-    /// data does not wait for the host when it comes.
-    pub(crate) fn begin_read(&mut self, handle: u32, turn: &mut Turn<'_>) {
-        self.reading.push_back(handle);
-        self.read_more(turn);
     }
 
     /// Begins reads that wait, while there is credit.
