@@ -196,57 +196,53 @@ impl<S: UnitStore> Shard<S> {
 mod tests {
     use super::*;
     use crate::members::GroupConfig;
-    use crate::testing::bits;
+    use crate::testing::{GROUP, ME, NOW, Rig, SECOND, bits, link_to, op, write};
     use base::{BLOCK, MapVersion, UnitKey};
     use seam::ReplicaRecord;
 
-    const ME: DeviceId = DeviceId(1);
-    const PEER: DeviceId = DeviceId(2);
-    const GROUP: GroupId = GroupId(7);
     const MEMBER: ReplicaSet = ReplicaSet(2);
     const NONE: ReplicaSet = ReplicaSet(0);
 
     #[test]
     fn a_replica_is_owed_what_it_was_sent_and_has_not_acknowledged() {
         let mut replica = Replica::new(ReplicaRecord::default());
-        let replicas = [ME, PEER].to_vec();
+        let replicas = [ME, SECOND].to_vec();
         let config = GroupConfig { replicas, ..GroupConfig::default() };
         replica.enter(config, MapVersion(1), ME);
         let replicas = Replicas::new(ME, [(GROUP, replica)].into_iter());
-        let op = |group, sent, acked, work| {
+        let sent_op = |group, sent, acked, work| {
             let op = Op::new(group, UnitKey::default(), 0, BLOCK, work);
             Op { sent, acked, ..op }
         };
         let whole = Work::Whole { of: None };
         let orphan = Work::Orphan { changes: false, reads: false };
         for (what, device, expected) in [
-            (op(GROUP, MEMBER, NONE, whole), PEER, Some(MEMBER)),
-            (op(GROUP, MEMBER, MEMBER, whole), PEER, None),
-            (op(GROUP, NONE, NONE, whole), PEER, None),
-            (op(GROUP, MEMBER, NONE, whole), DeviceId(3), None),
-            (op(GroupId(8), MEMBER, NONE, whole), PEER, None),
-            (op(GROUP, MEMBER, NONE, orphan), PEER, None),
+            (sent_op(GROUP, MEMBER, NONE, whole), SECOND, Some(MEMBER)),
+            (sent_op(GROUP, MEMBER, MEMBER, whole), SECOND, None),
+            (sent_op(GROUP, NONE, NONE, whole), SECOND, None),
+            (sent_op(GROUP, MEMBER, NONE, whole), DeviceId(3), None),
+            (sent_op(GroupId(8), MEMBER, NONE, whole), SECOND, None),
+            (sent_op(GROUP, MEMBER, NONE, orphan), SECOND, None),
         ] {
             assert_eq!(owed(Some(&what), &replicas, device), expected, "{what:?} {device}");
         }
-        assert_eq!(owed(None, &replicas, PEER), None, "it is over");
+        assert_eq!(owed(None, &replicas, SECOND), None, "it is over");
     }
 
     /// What a window has room for is sent at once, and the rest in order when there is some.
     #[test]
     fn operations_without_room_are_sent_when_an_answer_makes_some() {
-        use crate::testing::{NOW, Rig, op, write};
         let mut rig = Rig::leading(&[2], &[]);
         let limits = base::Limits { link_queue: 10_000, ..base::Limits::TEST_MIN };
         rig.shard.windows = Windows::new(&limits);
-        rig.shard.windows.connect(PEER, Some(crate::testing::link_to(2)));
+        rig.shard.windows.connect(SECOND, Some(link_to(2)));
         let keys = [0, 1, 2].map(|i| rig.send(Op { at: i * BLOCK, ..op(write()) }, &[2]));
         let in_flight = keys.map(|key| rig.op(key).in_flight.is_empty());
         assert_eq!(in_flight, [false, true, true], "two wait for room");
         // One of them is not needed there any more.
         rig.op(keys[1]).acked = bits(&[2]);
         let (bytes, number) = (rig.shard.windows.bytes(rig.shard.ops.get(keys[0]).unwrap()), 1);
-        rig.shard.windows.answered(NOW, PEER, bytes, number);
+        rig.shard.windows.answered(NOW, SECOND, bytes, number);
         rig.shard.use_room(&mut rig.out);
         assert_eq!(rig.left(), "Replicate 3 to 2");
     }
@@ -254,7 +250,6 @@ mod tests {
     /// A refusal must be possible only while no third replica can have done the write.
     #[test]
     fn a_write_may_be_refused_for_the_spare_while_nobody_else_needs_it() {
-        use crate::testing::{Rig, op, write};
         for (others, joiner, reserved, begun, fresh) in [
             (&[2][..], None, true, false, true),
             (&[2], None, false, false, false),
