@@ -373,6 +373,15 @@ pub enum Mutant {
     ErrorsAsZeros,
     /// I7: a slot that holds no data any more stays taken. (The store's tests.)
     KeepEmpty,
+    /// Recovery: what servers' maps tell of groups that stay in doubt does not become part of the
+    /// state. (The MDM's tests.)
+    ForgetDoubts,
+    /// Recovery: maps name an older disk that came back instead of the content that groups in doubt
+    /// wait for. (The MDM's tests.)
+    NameOlderDisk,
+    /// Recovery: a device is removed although it may have the newest copy of a group in doubt. (The
+    /// MDM's tests.)
+    RemoveWitness,
 }
 
 impl Mutant {

@@ -416,6 +416,21 @@ pub struct Reconcile {
     /// have gone on after it. 0 in logs of builds that did not know this.
     #[prost(uint32, tag = "15")]
     pub generations: u32,
+    /// What reports tell of groups that stay in doubt. Servers forget it with their maps, so it
+    /// becomes part of the state before they get another map.
+    #[prost(message, repeated, tag = "16")]
+    pub doubts: Vec<Doubtful>,
+}
+
+/// What is known of a group in doubt.
+#[derive(Clone, PartialEq, Message)]
+pub struct Doubtful {
+    /// The newest known configuration, with its doubt.
+    #[prost(message, required, tag = "1")]
+    pub config: GroupInfo,
+    /// An epoch that the group has reached; 0: none after that configuration is known.
+    #[prost(uint64, tag = "2")]
+    pub reached: u64,
 }
 
 /// The content of a device, as a map of lost MDMs names it.
@@ -510,7 +525,8 @@ impl Command {
             Command::DropObject(c) => known::<ObjectKind>("ObjectKind", c.kind),
             Command::PutObject(c) => c.check(),
             Command::Reconcile(c) => {
-                c.groups.iter().chain(&c.made).try_for_each(GroupInfo::check)?;
+                let doubts = c.doubts.iter().map(|d| &d.config);
+                c.groups.iter().chain(&c.made).chain(doubts).try_for_each(GroupInfo::check)?;
                 c.volumes.iter().try_for_each(VolumeInfo::check)
             }
             _ => Ok(()),

@@ -35,6 +35,9 @@ pub struct Group {
     pub lost: bool,
     /// Tells whether it is known which replica has every acknowledged write.
     pub doubt: Doubt,
+    /// While the group is in doubt: an epoch that it has reached, if that is known to be later than
+    /// `epoch`. The device that took part in it may be gone.
+    pub reached: Epoch,
     /// Replicas that never had all of the group: they came in the place of another one, or with an
     /// empty store, and have not been in sync since.
     pub filling: Vec<DeviceId>,
@@ -45,7 +48,7 @@ pub struct Group {
 /// Tells whether it is known which replica of a group has every acknowledged write. Groups are in
 /// doubt after a recovery of the MDMs ([`crate::recovery`]): they have no primary, and only the end
 /// of the doubt changes them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Doubt {
     /// It is known: the in-sync replicas.
     #[default]
@@ -53,8 +56,9 @@ pub enum Doubt {
     /// The in-sync replicas have every write, unless a decision that was lost says otherwise:
     /// devices have to report.
     Reports,
-    /// A device that may have had more writes than the others was emptied since. Reports end this
-    /// doubt only if a server's map has a newer configuration; otherwise an operator decides.
+    /// A device that may have had more writes than the others was emptied since, or an earlier
+    /// recovery was in doubt and what it let happen is unknown. Reports end this doubt only if a
+    /// server's map has a newer configuration; otherwise an operator decides.
     Gone,
 }
 

@@ -26,7 +26,6 @@ impl State {
         if have >= self.version {
             return Vec::new();
         }
-        let devices = self.devices.iter().filter(|(_, d)| d.changed_at > have);
         let groups = self.groups.iter().filter(|(_, g)| g.changed_at > have);
         let volumes = self.volumes.iter().filter(|(_, v)| v.changed_at > have);
         let groups: Vec<GroupInfo> = groups.map(|(id, g)| group_info(*id, g)).collect();
@@ -44,7 +43,7 @@ impl State {
         }
         // The other lists go into the last page, so that the common small answer is one frame.
         let part = pages.pop().unwrap_or_default();
-        let devices = devices.map(|(id, d)| device_info(*id, d)).collect();
+        let devices = self.devices_since(have);
         let (groups, volumes) = (part.groups, part.volumes);
         let news = self.members.changed_at > have;
         let mdms = if news { self.members.infos() } else { Vec::new() };
@@ -59,6 +58,24 @@ impl State {
             MapPage { devices, groups, volumes, mdms, pools, sdcs, all_sdcs, next_life, ..news };
         pages.push(last);
         pages
+    }
+
+    /// Returns the devices that have changed since this map. Devices with another content than the
+    /// one that groups in doubt wait for, or waited for, are always among them: what the map says
+    /// of them changes with these groups.
+    fn devices_since(&self, have: MapVersion) -> Vec<DeviceInfo> {
+        let awaited = &self.recovery.awaited;
+        let waits = !awaited.is_empty() && self.wants_reports();
+        let waits = waits && !mutant::on(Mutant::NameOlderDisk);
+        let changed = |(id, d): &(&DeviceId, &Device)| {
+            d.changed_at > have || awaited.get(id).is_some_and(|(_, store)| *store != d.store)
+        };
+        // In a later recovery, this map may be the only evidence of that content.
+        let info = |(id, d): (&DeviceId, &Device)| {
+            let store = awaited.get(id).filter(|_| waits).map_or(d.store, |(_, store)| *store);
+            DeviceInfo { store, ..device_info(*id, d) }
+        };
+        self.devices.iter().filter(changed).map(info).collect()
     }
 
     /// Returns a page without changes: the answer to a pull that does not wait for a newer map.

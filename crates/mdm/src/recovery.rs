@@ -25,10 +25,11 @@
 //! 3. Otherwise it is unknown, and the group waits for the missing reports or for the operator's
 //!    decision.
 //!
-//! A device that is empty may have had more before ([`Doubt::Gone`]; maps carry this doubt, also
-//! when an older backup is restored). Then rule 1 holds only for a configuration that is newer than
-//! the state's, and only if each device that may have been emptied was emptied before that
-//! configuration was made ([`DeviceReport::is_witness`]). Rule 2 never applies then.
+//! A device that is empty may have had more before ([`Doubt::Gone`]). Then rule 1 holds only for a
+//! configuration that is newer than the state's, and only if each device that may have been emptied
+//! was emptied before that configuration was made ([`DeviceReport::is_witness`]). Rule 2 never
+//! applies then. The same holds if an earlier recovery was in doubt about a group, and this one
+//! began with an older state: maps carry the doubt, and [`verdict`] says what they prove.
 //!
 //! Limit: a recovery can't recognise a device that was admitted after the state was made, served
 //! alone, and was then emptied. Its store looks like that of a new device.
@@ -51,6 +52,7 @@ mod device_report;
 mod disks;
 mod record;
 mod undecided;
+mod verdict;
 
 pub use device_report::{DeviceReport, DeviceReports};
 pub use record::{Contents, JUMP, Recovery};
@@ -59,7 +61,6 @@ pub(crate) use record::{IDS_END, SkippedIds, first_generation, first_number};
 use crate::command::{Command, Reconcile};
 use crate::group::{Doubt, Group};
 use crate::members::Member;
-use crate::publish::group_info;
 use crate::refused::MAX_VOLUMES;
 use crate::state::reconcile;
 use crate::state::{Device, State};
@@ -69,6 +70,7 @@ use base::{DeviceId, GroupId, Incarnation, MapVersion, Mutant, VolumeId, mutant}
 use core::cmp::Reverse;
 use device_report::{Map, Remembered};
 use prost::Message;
+use verdict::{Verdict, judge};
 use wire::control::{GroupInfo, Intent, RecoveryStatus, VolumeInfo};
 
 /// Step by which a recovery raises the generation of each volume, above what it knew itself and
@@ -93,22 +95,8 @@ pub(crate) struct Copies {
     pub whole: Vec<DeviceId>,
     /// Devices that have any part of the group.
     pub any: BTreeSet<DeviceId>,
-    /// The highest epoch that any of them took part in.
+    /// An epoch that no device has exceeded.
     pub acted: u64,
-}
-
-/// The result of the reports for a group in doubt.
-#[derive(Clone, PartialEq, Debug)]
-enum Verdict {
-    /// The replicas in sync have every acknowledged write.
-    Known(GroupInfo),
-    /// The one replica in sync has every acknowledged write unless an unknown device is away: an
-    /// operator has to decide.
-    Alone(GroupInfo),
-    /// Reports of these devices would help. An empty set means devices that nothing has named yet.
-    WaitsFor(BTreeSet<DeviceId>),
-    /// No report helps.
-    Stuck,
 }
 
 /// The devices that can still report something.
@@ -267,127 +255,16 @@ fn heard(state: &State, reports: &DeviceReports, patient: bool) -> Heard {
     Heard { silent, older, contents, patient }
 }
 
-fn judge(state: &State, reports: &DeviceReports, id: GroupId, heard: &Heard) -> Verdict {
-    let Some(group) = state.groups.get(&id) else { return Verdict::Stuck };
-    if group.in_sync.is_empty() && mutant::on(Mutant::SettleLost) {
-        return Verdict::Known(group_info(id, group));
-    }
-    let told =
-        device_report::lost_maps(state, reports).filter_map(|m| Some((m.configs.get(&id)?, m)));
-    let told = told.max_by_key(|(g, map)| (g.epoch, map.version));
-    let told = told.filter(|(g, _)| g.epoch >= group.epoch.0);
-    let newer = told.filter(|(g, _)| g.epoch > group.epoch.0);
-    let newest = newer.map_or_else(|| group_info(id, group), |(g, _)| g.clone());
-    // True if the device has the content that the newest configuration is about.
-    let same = |d: DeviceId| told.is_none_or(|(_, map)| disks::is_content_of(state, map, d));
-    if group.doubt == Doubt::Gone {
-        return judge_emptied(state, reports, id, newest, heard, &same);
-    }
-    // An earlier recovery left this doubt, and this one began with an older backup. A newer map may
-    // end the doubt.
-    if is_gone(&newest) {
-        return match heard.is_complete() {
-            true => Verdict::Stuck,
-            false => Verdict::WaitsFor(heard.silent.clone()),
-        };
-    }
-    let in_sync = || newest.in_sync.iter().map(|d| DeviceId(*d));
-    let is_here = |d: &DeviceId| reports.contains_key(d) && !heard.older.contains(d) && same(*d);
-    let missing: BTreeSet<DeviceId> = in_sync().filter(|d| !is_here(d)).collect();
-    let acted = reports.values().map(|w| w.acted(id));
-    let last = acted.max().filter(|_| !mutant::on(Mutant::IgnoreActed)).unwrap_or(0);
-    let later = last > newest.epoch;
-    let blank = may_be_emptied(state, reports, &newest);
-    if missing.is_empty() && !later && !blank {
-        let waits = state.recovery.open || newest.in_sync.is_empty();
-        return match waits && !heard.is_complete() {
-            true => Verdict::WaitsFor(heard.silent.clone()),
-            false => Verdict::Known(GroupInfo { epoch: newest.epoch.max(last), ..newest }),
-        };
-    }
-    if !heard.is_complete() {
-        let all = later || blank || missing.is_disjoint(&heard.silent);
-        return Verdict::WaitsFor(if all { heard.silent.clone() } else { missing });
-    }
-    // The earlier content of such a device may have taken part in a later epoch.
-    let mut members = newest.replicas.iter().chain(&newest.in_sync).map(|d| DeviceId(*d));
-    if members.any(|d| reports.contains_key(&d) && !same(d)) {
-        return Verdict::Stuck;
-    }
-    let sealed = |(d, w): (&DeviceId, &DeviceReport)| {
-        let said = w.groups.get(&id)?;
-        (said.acted == last && said.base == last && !said.joiner).then_some(*d)
-    };
-    let whole: Vec<DeviceId> = reports.iter().filter_map(sealed).collect();
-    match (later, whole.len()) {
-        (true, 1) if state.recovery.open => Verdict::Alone(sealed_in(&newest, last, whole)),
-        (true, 1..=3) if !mutant::on(Mutant::IgnoreReports) => {
-            Verdict::Known(sealed_in(&newest, last, whole))
-        }
-        _ => Verdict::Stuck,
-    }
-}
-
-/// Returns true if an in-sync replica may have been emptied after it served alone: it remembers
-/// nothing of a group that others remember. It was not emptied if a map with this newest
-/// configuration names its present content. An MDM in doubt repeats that configuration, and proves
-/// nothing.
-fn may_be_emptied(state: &State, reports: &DeviceReports, newest: &GroupInfo) -> bool {
-    let id = GroupId(newest.id);
-    let maps = || device_report::lost_maps(state, reports);
-    let is_sure = |m: &&Map| {
-        let config = m.configs.get(&id).filter(|g| g.epoch == newest.epoch);
-        let believed = mutant::on(Mutant::BelieveDoubtful);
-        config.is_some_and(|g| g.doubt == Doubt::None as u32 || believed)
-    };
-    let sure: Vec<&Map> = maps().filter(is_sure).collect();
-    let kept = |d: DeviceId| sure.iter().any(|map| disks::has_content_of(state, map, d));
-    let is_blank = |d: DeviceId| {
-        reports.get(&d).is_some_and(|w| w.is_blank(id, state.recovery.began)) && !kept(d)
-    };
-    let touched = reports.values().any(|w| w.groups.contains_key(&id))
-        || maps().any(|m| m.configs.contains_key(&id));
-    touched && newest.in_sync.iter().any(|d| is_blank(DeviceId(*d)))
-}
-
-/// Judges a group with a replica that is empty although the state says that it has data. The
-/// replica may have been emptied long ago. That is certain if it is a witness of a newer
-/// configuration that has a primary: the MDM that made that one was not in doubt. Then the replicas
-/// in sync there have everything if all have reported and no device took part in a later epoch.
-fn judge_emptied(
-    state: &State,
-    reports: &DeviceReports,
-    id: GroupId,
-    newest: GroupInfo,
-    heard: &Heard,
-    same: &dyn Fn(DeviceId) -> bool,
-) -> Verdict {
-    let known = &state.groups[&id];
-    let ids = newest.replicas.iter().chain(&newest.in_sync).map(|d| DeviceId(*d));
-    let members: BTreeSet<DeviceId> = ids.chain(known.replicas.iter().copied()).collect();
-    let is_silent = |d: &DeviceId| !reports.contains_key(d) || heard.older.contains(d);
-    let (silent, came): (Vec<DeviceId>, Vec<_>) = members.iter().partition(|d| is_silent(d));
-    let is_witness =
-        |d: &&DeviceId| same(**d) && reports[*d].is_witness(id, &newest, state.recovery.began);
-    let (witnesses, silent) = (came.iter().filter(is_witness).count(), silent.len());
-    let later = reports.values().any(|w| w.acted(id) > newest.epoch);
-    let newer = newest.epoch > known.epoch.0 && newest.primary != 0;
-    let may = newer && !newest.in_sync.is_empty() && !later;
-    let waits = state.recovery.open && !heard.is_complete();
-    match may && witnesses + silent == members.len() {
-        false => Verdict::Stuck,
-        true if silent > 0 || waits => Verdict::WaitsFor(heard.silent.clone()),
-        true => Verdict::Known(newest),
-    }
-}
-
 /// Returns what devices have reported of a group in doubt.
 pub(crate) fn copies(state: &State, reports: &DeviceReports, id: GroupId) -> Copies {
     let said = reports.iter().filter_map(|(d, w)| Some((*d, w.groups.get(&id)?)));
     let said: Vec<(DeviceId, &Remembered)> =
         said.filter(|(_, s)| s.acted > 0 || s.base > 0).collect();
     let mut whole: Vec<_> = said.iter().filter(|(d, s)| s.base > 0 && state.is_up(*d)).collect();
-    let in_sync = state.groups.get(&id).map_or(&[][..], |g| &g.in_sync);
+    let group = state.groups.get(&id);
+    let in_sync = group.map_or(&[][..], |g| &g.in_sync);
+    // An earlier recovery, which this one does not know, may have given away epochs.
+    let known = group.map_or(0, |g| g.reached.0).max(first_number(state.recovery.at));
     let order = |d: &DeviceId| in_sync.iter().position(|i| i == d).unwrap_or(usize::MAX);
     // A primary that serves alone keeps its earlier base. A joiner that took part in an epoch
     // has only what it was sealed with: less than a primary that served alone in that epoch.
@@ -396,8 +273,17 @@ pub(crate) fn copies(state: &State, reports: &DeviceReports, id: GroupId) -> Cop
     Copies {
         whole: whole.into_iter().map(|(d, _)| *d).collect(),
         any: said.iter().map(|(d, _)| *d).collect(),
-        acted: said.iter().map(|(_, s)| s.acted).max().unwrap_or(0),
+        acted: said.iter().map(|(_, s)| s.acted).fold(known, u64::max),
     }
+}
+
+/// Returns true if this device may have the newest copy of a group in doubt. Then it can't be
+/// removed yet. That is so if it remembers such a group, or has not reported.
+pub fn may_be_needed(state: &State, reports: &DeviceReports, device: DeviceId) -> bool {
+    let in_doubt = |id: GroupId| state.groups.get(&id).is_some_and(|g| g.doubt != Doubt::None);
+    let needed = |w: &DeviceReport| w.took_part().any(|(id, acted)| acted > 0 && in_doubt(id));
+    let needed = state.wants_reports() && reports.get(&device).is_none_or(needed);
+    needed && !mutant::on(Mutant::RemoveWitness)
 }
 
 /// Returns true if no device has data of an unknown volume: all have reported, except devices
@@ -416,23 +302,6 @@ fn is_strange(state: &State, id: u32) -> bool {
     let id = VolumeId(id);
     let unknown = state.recovery.is_unknown(id) || id >= state.next_volume;
     unknown && !state.volumes.contains_key(&id)
-}
-
-/// Returns true if an MDM said of this group that a device may have had more and was emptied.
-fn is_gone(info: &GroupInfo) -> bool {
-    info.doubt == Doubt::Gone as u32
-}
-
-/// Returns the configuration in which these replicas are in sync: they were sealed in the last
-/// epoch that any device took part in. Other replicas of the group fill it up to two.
-fn sealed_in(newest: &GroupInfo, epoch: u64, mut whole: Vec<DeviceId>) -> GroupInfo {
-    whole.truncate(2); // a move has three
-    let mut replicas: Vec<u32> = whole.iter().map(|d| d.0).collect();
-    let in_sync = replicas.clone();
-    let others = newest.replicas.iter().filter(|d| !whole.contains(&DeviceId(**d)));
-    replicas.extend(others);
-    replicas.truncate(2);
-    GroupInfo { epoch, replicas, in_sync, leaving: 0, lost: false, ..newest.clone() }
 }
 
 /// Returns the command that ends the recovery. It also settles the groups in doubt that the reports
@@ -457,27 +326,36 @@ pub fn plan(state: &State, reports: &DeviceReports, patient: bool) -> Option<Com
     let heard = heard(state, reports, patient);
     let open = state.recovery.open;
     let all_known = knows_all_volumes(state, reports, &heard);
-    let (mut groups, mut unused, mut waits) = (Vec::new(), Vec::new(), false);
+    let (mut groups, mut unused, mut doubts) = (Vec::new(), Vec::new(), Vec::new());
+    let mut waits = false;
     let doubtful = state.groups.iter().filter(|(_, g)| g.doubt != Doubt::None);
     for (id, _) in doubtful {
-        if groups.len().max(unused.len()) >= GROUPS {
+        if groups.len().max(unused.len()).max(doubts.len()) >= GROUPS {
             break;
         }
-        match judge(state, reports, *id, &heard) {
+        let verdict = judge(state, reports, *id, &heard);
+        match verdict {
             // Whether a volume uses the group is known at the end.
-            Verdict::Known(group)
+            Verdict::Known(ref group)
                 if open && group.in_sync.is_empty() && !mutant::on(Mutant::SettleLost) => {}
-            Verdict::Known(group) if reconcile::may_settle(state, &group) => groups.push(group),
-            _ if all_known && !state.is_used(*id) => unused.push(id.0),
+            Verdict::Known(group) if reconcile::may_settle(state, &group) => {
+                groups.push(group);
+                continue;
+            }
+            _ if all_known && !state.is_used(*id) => {
+                unused.push(id.0);
+                continue;
+            }
             Verdict::WaitsFor(_) | Verdict::Alone(_) => waits = true,
             Verdict::Known(_) | Verdict::Stuck => {}
         }
+        doubts.extend(verdict::news(state, reports, *id, &verdict));
     }
     let awaited = disks::newly_awaited(state, &heard);
     let SkippedIds { device, group, sdc, next_volume } = skipped_ids(state, reports);
     let made = made_since(state, reports);
     let skips = Reconcile { device, group, sdc, next_volume, ..volumes(state, reports) };
-    let command = Reconcile { groups, made, unused, awaited, ..skips };
+    let command = Reconcile { groups, made, unused, awaited, doubts, ..skips };
     if command != Reconcile::default() {
         return Some(Command::Reconcile(command));
     }
@@ -521,11 +399,18 @@ fn made_since(state: &State, reports: &DeviceReports) -> Vec<GroupInfo> {
     let mut new: BTreeMap<u32, &GroupInfo> = BTreeMap::new();
     for told in device_report::lost_maps(state, reports).flat_map(|m| m.configs.values()) {
         let entry = new.entry(told.id).or_insert(told);
-        if told.epoch > entry.epoch {
+        // A configuration of which an earlier recovery was in doubt counts only without a sure one.
+        let rank = |g: &GroupInfo| (g.epoch, Reverse(g.doubt));
+        if rank(told) > rank(entry) {
             *entry = told;
         }
     }
-    new.into_values().filter(|g| reconcile::may_enter(state, g)).take(GROUPS).cloned().collect()
+    let enter = new.into_values().filter(|g| reconcile::may_enter(state, g)).take(GROUPS);
+    let doubted = |g: &GroupInfo| match Doubt::None as u32 {
+        sure if sure == g.doubt => g.clone(),
+        _ => GroupInfo { doubt: Doubt::Gone as u32, ..g.clone() },
+    };
+    enter.map(doubted).collect()
 }
 
 /// Returns the volumes that this MDM does not have and does not know to be deleted. Devices hold
@@ -613,7 +498,7 @@ impl Group {
             in_sync: ids(&info.in_sync),
             leaving,
             lost: info.lost,
-            doubt: if is_gone(info) { Doubt::Gone } else { Doubt::Reports },
+            doubt: if info.doubt == Doubt::Gone as u32 { Doubt::Gone } else { Doubt::Reports },
             ..Group::default()
         }
     }

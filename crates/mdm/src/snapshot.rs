@@ -181,6 +181,8 @@ struct GroupRecord {
     changed_at: u64,
     #[prost(uint32, repeated, tag = "3")]
     filling: Vec<u32>,
+    #[prost(uint64, tag = "4")]
+    reached: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -502,7 +504,8 @@ fn device(r: DeviceRecord) -> Device {
 
 fn group_record(id: GroupId, g: &Group) -> GroupRecord {
     let filling = g.filling.iter().map(|d| d.0).collect();
-    GroupRecord { info: group_info(id, g), changed_at: g.changed_at.0, filling }
+    let (changed_at, reached) = (g.changed_at.0, g.reached.0);
+    GroupRecord { info: group_info(id, g), changed_at, filling, reached }
 }
 
 fn group(r: GroupRecord) -> Group {
@@ -521,6 +524,7 @@ fn group(r: GroupRecord) -> Group {
             2 => Doubt::Gone,
             other => unreachable!("doubt {other} was refused by `Snapshot::check`"),
         },
+        reached: Epoch(r.reached),
         filling: ids(r.filling),
         changed_at: MapVersion(r.changed_at),
     }

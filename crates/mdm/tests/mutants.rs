@@ -3,6 +3,9 @@
 //! A mutant is switched on for the whole process, so this test has to run alone: `cargo test -p
 //! gabion-mdm --features mutants --test mutants -- --exact every_mutant_is_caught`.
 
+#[path = "all/again.rs"]
+#[allow(dead_code)] // Some of its tests are used here.
+mod again;
 #[path = "all/balance.rs"]
 mod balance;
 #[path = "all/common.rs"]
@@ -51,6 +54,13 @@ fn every_mutant_is_caught() {
     who_weighs_nothing_or_moves_twice_is_noticed();
     notices(Mutant::ReserveAgain, reserve::a_change_that_comes_again_is_done_once);
     notices(Mutant::ErrorsAsZeros, damage::lost_data_is_an_error_or_zeros_as_the_order_says);
+    notices(
+        Mutant::ForgetDoubts,
+        again::a_map_that_named_the_last_replica_counts_after_the_recovery,
+    );
+    notices(Mutant::ForgetDoubts, again::the_last_epoch_counts_after_its_device_is_gone);
+    notices(Mutant::NameOlderDisk, again::a_map_names_the_content_that_groups_wait_for);
+    notices(Mutant::RemoveWitness, again::a_device_that_a_group_in_doubt_may_need_is_not_removed);
     assert_eq!(dead_by_a_refusal(None), 5);
     assert_eq!(dead_by_a_refusal(Some(Mutant::BelieveAddress)), 6);
 }

@@ -56,7 +56,7 @@ pub(super) fn contents(state: &State, reports: &DeviceReports) -> Contents {
 }
 
 /// Returns true if only lost MDMs know the map of this version.
-fn is_news(state: &State, version: MapVersion) -> bool {
+pub(super) fn is_news(state: &State, version: MapVersion) -> bool {
     let began = state.recovery.began;
     let hidden = mutant::on(Mutant::DoubtHidesDisks) && version >= began;
     state.recovery.lost.contains(&version) && !hidden

@@ -39,7 +39,8 @@ pub struct Recovery {
     /// Versions of the maps that only lost MDMs know: above what this MDM knows to be decided, and
     /// below this recovery.
     pub lost: Range<MapVersion>,
-    /// Contents that such maps name, if no process had registered with them at that time.
+    /// Contents that such maps name, if no process had registered with them at that time. Maps of
+    /// this MDM name them, too, as long as groups are in doubt.
     pub awaited: Contents,
     /// The lost MDMs may have given away ids of devices up to this one.
     pub device: u32,

@@ -35,6 +35,8 @@ pub(super) fn reconcile(state: &State, c: &command::Reconcile) -> Edits {
     for info in c.made.iter().filter(|info| may_enter(state, info)) {
         groups.insert(GroupId(info.id), Group::doubtful(info));
     }
+    let told = c.doubts.iter().filter_map(|d| Some((GroupId(d.config.id), doubted(state, d)?)));
+    groups.extend(told);
     for info in c.groups.iter().filter(|info| may_settle(state, info)) {
         let mut group = Group::settled(info, &|d| state.is_up(d));
         if !state.is_used(GroupId(info.id)) {
@@ -65,6 +67,23 @@ fn is_kept(state: &State, id: u32) -> bool {
     state.recovery.is_unknown(id) && !state.volumes.contains_key(&id)
 }
 
+/// Returns a group that stays in doubt, with what this adds to the knowledge about it; `None` if it
+/// adds nothing.
+pub(crate) fn doubted(state: &State, told: &command::Doubtful) -> Option<Group> {
+    let old = state.groups.get(&GroupId(told.config.id)).filter(|g| g.doubt != Doubt::None)?;
+    let new = Group::doubtful(&told.config);
+    let newer = new.epoch > old.epoch && in_one_pool(state, &told.config);
+    let newer = newer && new.check(&|_| false).is_ok();
+    let changed_at = old.changed_at;
+    let mut group = if newer { Group { changed_at, ..new.clone() } } else { old.clone() };
+    group.doubt = old.doubt.max(new.doubt);
+    group.reached = old.reached.max(Epoch(told.reached));
+    if group.reached <= group.epoch {
+        group.reached = Epoch(0);
+    }
+    (group != *old).then_some(group)
+}
+
 /// Returns a group in doubt that no volume uses, empty, in an epoch above all epochs in which a
 /// device may have taken part.
 fn emptied_unused(state: &State, id: GroupId) -> Option<(GroupId, Group)> {
@@ -72,9 +91,11 @@ fn emptied_unused(state: &State, id: GroupId) -> Option<(GroupId, Group)> {
     if state.recovery.open || state.is_used(id) {
         return None;
     }
-    let epoch = Epoch((old.epoch.0 + JUMP).max(first_number(state.recovery.at)));
-    let in_sync = Vec::new();
-    let mut group = Group { epoch, in_sync, doubt: Doubt::None, lost: true, ..old.clone() };
+    let last = old.epoch.max(old.reached).0;
+    let epoch = Epoch((last + JUMP).max(first_number(state.recovery.at)));
+    let (in_sync, reached) = (Vec::new(), Epoch(0));
+    let mut group =
+        Group { epoch, in_sync, doubt: Doubt::None, reached, lost: true, ..old.clone() };
     group.form(&|d| state.is_up(d));
     Some((id, group))
 }

@@ -1,5 +1,6 @@
 //! Tests of the MDM from the outside: its state, its log, its controller.
 
+mod again;
 mod apply;
 mod balance;
 mod common;

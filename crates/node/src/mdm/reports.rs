@@ -50,9 +50,14 @@ impl Reports {
         &self.reports
     }
 
-    /// Takes the report of a device that has registered.
+    /// Takes the report of a device that has registered. If maps are handed out, the report is
+    /// evaluated at once: what it tells of groups in doubt has to be decided before the server gets
+    /// another map.
     pub(super) fn heed(&mut self, device: DeviceId, report: Option<DeviceReport>, state: &State) {
         self.nothing_follows = None;
+        if !state.recovery.open {
+            self.due = Time::ZERO;
+        }
         match report {
             Some(report) => state.heed(&mut self.reports, device, report),
             None => drop(self.reports.remove(&device)),

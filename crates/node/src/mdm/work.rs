@@ -30,9 +30,10 @@ use mdm::command::{self, Command, DeviceDown};
 use mdm::controller;
 use mdm::detector::{Verdict, loss_limit};
 use mdm::entry::{Commands, ENTRY_MAX};
+use mdm::recovery;
 use mdm::state::{Change, State};
 use seam::{Effects, Note};
-use wire::control::{MdmInfo, Proposal, Refusal};
+use wire::control::{Intent, MdmInfo, Proposal, Refusal};
 
 /// The work on the inputs for one entry, and the parts of the MDM that it changes.
 pub(super) struct Work<'a> {
@@ -94,10 +95,21 @@ impl Work<'_> {
                 self.watch.ejected(device);
             }
         }
-        for command in self.watch.heal(self.now, self.journal.state()) {
+        for mut command in self.watch.heal(self.now, self.journal.state()) {
+            self.keep_needed(&mut command);
             self.execute(command);
         }
         self.watch.note_rebuilds(self.out);
+    }
+
+    /// Takes devices that a group in doubt may need out of a command that marks devices as removed.
+    fn keep_needed(&self, command: &mut Command) {
+        if let Command::Intend(c) = command
+            && c.intent() == Intent::Removed
+        {
+            let (state, reports) = (self.state(), self.reports.all());
+            c.devices.retain(|d| !recovery::may_be_needed(state, reports, DeviceId(*d)));
+        }
     }
 
     fn input(&mut self, input: Input) {

@@ -227,6 +227,7 @@ fn a_volume_with_a_group_in_doubt_is_unmapped_when_all_devices_know() {
     let mut b = restored(&b);
     let one = b.tells("a", stores[0], &[1]);
     let two = b.took_part("bb", stores[1], &[1], 9);
+    b.pass(300, &[one, two]);
     let finish = RecoverMdm { finish: true, ..RecoverMdm::default() };
     assert_eq!(b.ask(Ask::RecoverMdm(finish)).error(), AdminError::None);
     let volume = |b: &Bench| b.mdm.state().volumes.values().next().unwrap().slots.clone();

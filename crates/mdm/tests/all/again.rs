@@ -1,0 +1,250 @@
+//! A recovery after an earlier one. The earlier MDM did not know which replicas of a group had
+//! everything, and its map has taken the place of the maps that told.
+
+use crate::common::*;
+use base::{DeviceId, GroupId};
+use mdm::group::{Doubt, Group};
+use mdm::members::Member;
+use mdm::recovery::{DeviceReport, DeviceReports, JUMP, close, may_be_needed, plan};
+use mdm::{Outcome, State};
+use wire::control::DeviceKind::Durable;
+use wire::control::{GroupInfo, GroupReport, Report, StoreInfo};
+
+/// Time of the first recovery, in seconds since 1970.
+const FIRST: u64 = 6000;
+/// Time of the second one.
+const SECOND: u64 = 6060;
+/// The content that replaced that of dev1 after the backup.
+const NEWER: u64 = 99;
+/// The version of maps of lost MDMs.
+const SINCE: u64 = 100;
+
+/// The backup: group 1 is on dev1 and dev2, both in sync in epoch 1. dev3 is there, too.
+fn backup() -> State {
+    let mut state = pair(Durable);
+    apply(&mut state, &up(3, 3, 13, Durable));
+    state
+}
+
+fn recover(mut state: State, at: u64) -> State {
+    let me = Member { name: "m".into(), address: "10.0.0.9:1".into(), tie_breaker: false };
+    state.recover(&state.clone(), 1, me, "me@here", at);
+    state.check().unwrap();
+    state
+}
+
+/// Carries out everything that follows from the reports.
+fn settle(state: &mut State, reports: &DeviceReports) {
+    for _ in 0..20 {
+        let Some(command) = plan(state, reports, false) else { return };
+        assert_eq!(state.apply(state.index + 1, &command), Outcome::Changed, "{command:?}");
+        state.check().unwrap();
+        *state = State::from_bytes(&state.to_bytes()).unwrap();
+    }
+    panic!("a plan without end");
+}
+
+/// Ends the recovery by an operator's order, and does what follows then.
+fn finish(state: &mut State, reports: &DeviceReports) {
+    settle(state, reports);
+    assert!(state.recovery.open, "nobody has to end it");
+    let end = close(state, reports, false);
+    assert_eq!(state.apply(state.index + 1, &end), Outcome::Changed);
+    settle(state, reports);
+}
+
+fn group(state: &State) -> &Group {
+    &state.groups[&GroupId(1)]
+}
+
+/// Returns group 1 as a map has it.
+fn config(epoch: u64, replicas: &[u32], in_sync: &[u32]) -> GroupInfo {
+    let (replicas, in_sync) = (replicas.to_vec(), in_sync.to_vec());
+    GroupInfo { id: 1, epoch, primary: in_sync[0], replicas, in_sync, ..GroupInfo::default() }
+}
+
+/// Returns the report of a device that took part in group 1 last in this epoch, and was sealed in
+/// it. 0: it remembers nothing. Its process has no map.
+fn took_part(epoch: u64) -> DeviceReport {
+    let mut report = DeviceReport::default();
+    let groups = vec![
+        GroupReport { group: 1, acted: epoch, base: epoch, ..GroupReport::default() },
+        GroupReport { group: 2, acted: 1, base: 1, ..GroupReport::default() },
+    ];
+    let groups = groups.into_iter().filter(|_| epoch > 0).collect();
+    assert!(report.add(Report { groups, ..Report::default() }));
+    report
+}
+
+/// Returns the same report of a process that has a map with this configuration of group 1 and these
+/// contents of devices.
+fn with_map(epoch: u64, version: u64, config: &GroupInfo, stores: &[(u32, u64)]) -> DeviceReport {
+    let mut report = took_part(epoch);
+    let info = |(device, store): &(u32, u64)| StoreInfo { device: *device, store: *store };
+    let devices = stores.iter().map(info).collect();
+    let config = Some(config.clone());
+    let groups =
+        vec![GroupReport { group: 1, acted: epoch, base: epoch, config, ..Default::default() }];
+    let part = Report { version, told: version, groups, devices, ..Report::default() };
+    assert!(report.add(part));
+    report
+}
+
+/// Returns the same report of a process that has the present map of this state.
+fn with_map_of(state: &State, epoch: u64) -> DeviceReport {
+    let page = state.pages_since(base::MapVersion(0)).pop().unwrap();
+    let stores: Vec<(u32, u64)> = page.devices.iter().map(|d| (d.id, d.store)).collect();
+    let config = page.groups.iter().find(|g| g.id == 1).unwrap();
+    with_map(epoch, state.version.0, config, &stores)
+}
+
+fn reports<const N: usize>(list: [(u32, DeviceReport); N]) -> DeviceReports {
+    list.into_iter().map(|(id, w)| (DeviceId(id), w)).collect()
+}
+
+/// The first recovery began with the backup. dev2's map named a newer content of dev1 than the one
+/// that came back, and the operator ended the waiting.
+fn let_an_older_disk_in() -> State {
+    let mut state = recover(backup(), FIRST);
+    let newest = config(3, &[1, 2], &[1, 2]);
+    let partner = with_map(3, SINCE, &newest, &[(1, NEWER), (2, 12)]);
+    finish(&mut state, &reports([(1, took_part(1)), (2, partner), (3, took_part(0))]));
+    assert_eq!((group(&state).doubt, group(&state).epoch.0), (Doubt::Reports, 3));
+    state
+}
+
+#[test]
+pub(crate) fn a_map_names_the_content_that_groups_wait_for() {
+    let state = let_an_older_disk_in();
+    let named = |state: &State, have| {
+        let page = state.pages_since(have).pop().unwrap();
+        page.devices.iter().find(|d| d.id == 1).map(|d| d.store)
+    };
+    assert_eq!(named(&state, base::MapVersion(0)), Some(NEWER));
+    // It names the older one when nothing waits any more, also to a server that has the last map.
+    let mut over = state.clone();
+    over.groups.values_mut().for_each(|g| g.doubt = Doubt::None);
+    let have = base::MapVersion(over.version.0 - 1);
+    assert_eq!((named(&state, have), named(&over, have)), (Some(NEWER), Some(11)));
+}
+
+#[test]
+pub(crate) fn an_older_disk_that_an_earlier_recovery_let_in_is_not_believed_by_the_next_one() {
+    let first = let_an_older_disk_in();
+    let told = || {
+        let (one, two) = (with_map_of(&first, 1), with_map_of(&first, 3));
+        reports([(1, one), (2, two), (3, took_part(0))])
+    };
+    // From the backup, from one that was made while the first recovery was open, and from one that
+    // was made after it.
+    let mut open = recover(backup(), FIRST);
+    let newest = config(3, &[1, 2], &[1, 2]);
+    let partner = with_map(3, SINCE, &newest, &[(1, NEWER), (2, 12)]);
+    settle(&mut open, &reports([(1, took_part(1)), (2, partner), (3, took_part(0))]));
+    assert!(open.recovery.open);
+    for state in [backup(), open, first.clone()] {
+        let mut state = recover(state, SECOND);
+        settle(&mut state, &told());
+        if state.recovery.open {
+            finish(&mut state, &told());
+        }
+        assert_ne!(group(&state).doubt, Doubt::None, "{:?}", group(&state));
+    }
+}
+
+/// Returns the state after a first recovery that knows that the group moved to dev2 and dev3, and
+/// that dev3 continued alone. dev3 was silent until the operator ended the recovery.
+fn ended_without_the_last_one() -> State {
+    let mut state = recover(backup(), FIRST);
+    let newest = config(7, &[2, 3], &[3]);
+    let two = with_map(1, SINCE, &newest, &[(2, 12), (3, 13)]);
+    finish(&mut state, &reports([(1, took_part(1)), (2, two)]));
+    assert_eq!(
+        (group(&state).doubt, &group(&state).in_sync[..]),
+        (Doubt::Reports, &[DeviceId(3)][..])
+    );
+    state
+}
+
+/// All servers have its map, and report it to an MDM that has restarted.
+#[test]
+pub(crate) fn a_map_that_named_the_last_replica_counts_after_the_recovery() {
+    let mut state = ended_without_the_last_one();
+    let mut told = reports([(1, took_part(1)), (2, with_map_of(&state, 1))]);
+    settle(&mut state, &told);
+    assert_eq!(group(&state).doubt, Doubt::Reports);
+    // The server of dev3 comes.
+    told.extend(reports([(3, took_part(7))]));
+    settle(&mut state, &told);
+    assert_eq!(
+        (group(&state).doubt, &group(&state).in_sync[..]),
+        (Doubt::None, &[DeviceId(3)][..])
+    );
+}
+
+/// dev3 took part in the last epoch that any device knows of. Its report is gone with its content.
+#[test]
+pub(crate) fn the_last_epoch_counts_after_its_device_is_gone() {
+    let mut state = backup();
+    apply(&mut state, &up(4, 4, 14, Durable));
+    let mut state = recover(state, FIRST);
+    let mut told = reports([(1, took_part(5)), (2, took_part(1)), (3, took_part(9))]);
+    finish(&mut state, &told);
+    assert_eq!((group(&state).doubt, group(&state).reached.0), (Doubt::Reports, 9));
+    let life = state.next_incarnation.0;
+    assert_eq!(state.apply(state.index + 1, &up(3, life, 33, Durable)), Outcome::Changed);
+    told.extend(reports([(3, took_part(0)), (4, took_part(0))]));
+    settle(&mut state, &told);
+    let found = group(&state);
+    assert!(found.doubt != Doubt::None, "dev1 does not have what dev3 wrote in epoch 9: {found:?}");
+    let status = state.recovery_status(&told, false).unwrap();
+    assert_eq!((status.stuck, status.waits_for.len()), (1, 0));
+}
+
+#[test]
+pub(crate) fn a_device_that_a_group_in_doubt_may_need_is_not_removed() {
+    let mut state = backup();
+    apply(&mut state, &up(4, 4, 14, Durable));
+    let mut state = recover(state, FIRST);
+    let told = reports([(1, took_part(5)), (2, took_part(1)), (3, took_part(9))]);
+    finish(&mut state, &told);
+    let needed = |state: &State, told: &DeviceReports| {
+        [1, 2, 3, 4].map(|d| may_be_needed(state, told, DeviceId(d)))
+    };
+    assert_eq!(needed(&state, &told), [true, true, true, true], "dev4 has not reported");
+    let mut all = told.clone();
+    all.extend(reports([(4, took_part(0))]));
+    assert_eq!(needed(&state, &all), [true, true, true, false]);
+    state.groups.values_mut().for_each(|g| g.doubt = Doubt::None);
+    assert_eq!(needed(&state, &told), [false; 4]);
+}
+
+/// Both maps have the group in one epoch. The earlier recovery knew that dev1 had been emptied.
+#[test]
+fn the_greater_doubt_counts_at_the_same_epoch() {
+    for order in [[1, 2], [2, 1]] {
+        let mut state = recover(backup(), SECOND);
+        let sure = config(8, &[1, 2], &[1, 2]);
+        let gone = GroupInfo { primary: 0, doubt: Doubt::Gone as u32, ..config(8, &[1, 2], &[2]) };
+        let known = with_map(8, SINCE, &sure, &[(1, 11), (2, 12)]);
+        let doubts = with_map(8, SINCE + 1, &gone, &[(1, 11), (2, 12)]);
+        let told = reports([(order[0], known), (order[1], doubts), (3, took_part(0))]);
+        settle(&mut state, &told);
+        assert_eq!(group(&state).doubt, Doubt::Gone, "{:?}", group(&state));
+    }
+}
+
+/// Two recoveries began with one backup. What a server did in the first one must not look as if it
+/// had been done in the second one.
+#[test]
+fn two_recoveries_from_one_backup_lead_to_different_epochs() {
+    let told = reports([(1, took_part(1)), (2, took_part(1)), (3, took_part(0))]);
+    let settled = |at: u64| {
+        let mut state = recover(backup(), at);
+        settle(&mut state, &told);
+        assert_eq!(group(&state).doubt, Doubt::None);
+        group(&state).epoch.0
+    };
+    let apart = settled(FIRST + 1) - settled(FIRST);
+    assert!(apart >= JUMP / 64, "they are {apart} apart");
+}
