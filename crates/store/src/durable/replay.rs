@@ -122,31 +122,33 @@ impl Replay {
     /// log ends here.
     fn take_batches(&mut self, out: &mut Effects) -> Result<Option<(u64, u64)>, MountError> {
         let longest = self.parts.content.layout.log.len as usize / 2 + PAGE as usize;
-        let mut at = 0;
-        let read = loop {
-            self.bytes.drain(..core::mem::take(&mut at));
-            let Ok((head, _)) = BatchHead::read_from_prefix(&self.bytes) else {
-                break self.more(PAGE as usize);
+        let bytes = core::mem::take(&mut self.bytes);
+        let mut rest = &bytes[..];
+        let wanted = loop {
+            let Ok((head, _)) = BatchHead::read_from_prefix(rest) else {
+                break Some(PAGE as usize);
             };
             let len = head.len.get() as usize;
             if !self.is_next(&head) || len < size_of::<BatchHead>() || len > longest {
                 break None;
             }
             let padded = len.next_multiple_of(PAGE as usize);
-            if self.bytes.len() < padded {
-                break self.more(padded);
+            if rest.len() < padded {
+                break Some(padded);
             }
-            let crc = batch_crc(&self.bytes[..len], self.parts.content.identity.uuid);
+            let crc = batch_crc(&rest[..len], self.parts.content.identity.uuid);
             if crc != head.crc.get() && !mutant::on(Mutant::TornTail) {
                 break None;
             }
-            let body = self.bytes[..len].to_vec();
-            self.take_batch(&head, &body[size_of::<BatchHead>()..], out)?;
+            self.take_batch(&head, &rest[size_of::<BatchHead>()..len], out)?;
             self.next.position += padded as u64;
             self.next.chain = crc;
-            at = padded;
+            rest = &rest[padded..];
         };
-        Ok(read)
+        let taken = bytes.len() - rest.len();
+        self.bytes = bytes;
+        self.bytes.drain(..taken);
+        Ok(wanted.and_then(|wanted| self.more(wanted)))
     }
 
     fn is_next(&self, head: &BatchHead) -> bool {
