@@ -3,11 +3,13 @@
 //! is short.
 
 use super::Failure;
+use crate::plan::Who;
 use crate::stage::Stage;
 use mirror::ListLengths;
 use node::mdm;
 use node::sdc::{self, IscsiLengths, NbdLengths};
 use node::sds::{self, Device};
+use std::fmt::Display;
 
 /// A list: its name, its length, and its bound.
 type Row = (&'static str, usize, usize);
@@ -23,12 +25,12 @@ pub fn check(stage: &Stage) -> Result<(), Failure> {
     for who in stage.everybody() {
         let strangers = stage.world.strangers(stage.proc(who));
         let row = ("connections of strangers", strangers, limits.strangers as usize);
-        within(&who.to_string(), [row])?;
+        within(who, [row])?;
     }
     for i in 0..stage.plan.sds {
         let Some(sds) = stage.sds(i) else { continue };
-        let who = format!("sds{i}");
-        within(&who, shard_rows(sds.list_lengths(), sds.list_bounds()))?;
+        let who = Who::Sds(i);
+        within(who, shard_rows(sds.list_lengths(), sds.list_bounds()))?;
         let Some(is) = sds.mirror().map(|m| m.grown()) else { continue };
         let records = sds.device().and_then(Device::durable).map(|durable| {
             let (is, may) = (durable.executed_len(), durable.executed_most());
@@ -37,17 +39,17 @@ pub fn check(stage: &Stage) -> Result<(), Failure> {
             [executed, ("dirty units in the records of the device", is, may)]
         });
         let records = records.into_iter().flatten();
-        within(&who, rows(is, sds.replica_bounds(stage.totals.units)).into_iter().chain(records))?;
+        within(who, rows(is, sds.replica_bounds(stage.totals.units)).into_iter().chain(records))?;
     }
     for i in 0..stage.plan.clients {
         let Some(sdc) = stage.sdc(i) else { continue };
         let (is, may) = (sdc.list_lengths(), sdc.list_bounds());
         let iscsi = iscsi_rows(is.iscsi, may.iscsi);
-        within(&format!("sdc{i}"), client_rows(is, may).into_iter().chain(iscsi))?;
+        within(Who::Sdc(i), client_rows(is, may).into_iter().chain(iscsi))?;
     }
     for i in 0..stage.plan.mdms {
         let Some(mdm) = stage.mdm_at(i) else { continue };
-        within(&format!("mdm{i}"), mdm_rows(mdm.list_lengths(), mdm.list_bounds()))?;
+        within(Who::Mdm(i), mdm_rows(mdm.list_lengths(), mdm.list_bounds()))?;
     }
     Ok(())
 }
@@ -192,7 +194,7 @@ fn rows(is: ListLengths, may: ListLengths) -> [Row; 14] {
     ]
 }
 
-fn within(who: &str, rows: impl IntoIterator<Item = Row>) -> Result<(), Failure> {
+fn within(who: impl Display, rows: impl IntoIterator<Item = Row>) -> Result<(), Failure> {
     match rows.into_iter().find(|(_, is, may)| is > may) {
         Some((what, is, may)) => {
             Err(Failure::new("bounds", format!("{who} has {is} {what}, and may have {may}")))
