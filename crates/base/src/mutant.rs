@@ -373,6 +373,9 @@ pub enum Mutant {
     ErrorsAsZeros,
     /// I7: a slot that holds no data any more stays taken. (The store's tests.)
     KeepEmpty,
+    /// Recovery: a server that has reported to the MDM takes the map of an earlier recovery from
+    /// another server. (The tests of `node`.)
+    TakeEarlier,
 }
 
 impl Mutant {
@@ -428,6 +431,7 @@ impl Mutant {
         Mutant::ReserveBlindly,
         Mutant::RenewReserved,
         Mutant::RenewPreempted,
+        Mutant::TakeEarlier,
     ];
 
     /// The mutants that the simulator has to catch by seeds or plans. Eight of `STORE` are not
