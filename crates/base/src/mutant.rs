@@ -382,6 +382,9 @@ pub enum Mutant {
     /// Recovery: a device is removed although it may have the newest copy of a group in doubt. (The
     /// MDM's tests.)
     RemoveWitness,
+    /// Recovery: a server that has reported to the MDM takes the map of an earlier recovery from
+    /// another server. (The tests of `node`.)
+    TakeEarlier,
 }
 
 impl Mutant {
@@ -437,6 +440,7 @@ impl Mutant {
         Mutant::ReserveBlindly,
         Mutant::RenewReserved,
         Mutant::RenewPreempted,
+        Mutant::TakeEarlier,
     ];
 
     /// The mutants that the simulator has to catch by seeds or plans. Eight of `STORE` are not

@@ -53,6 +53,7 @@ mod disks;
 mod record;
 mod undecided;
 mod verdict;
+mod volumes;
 
 pub use device_report::{DeviceReport, DeviceReports};
 pub use record::{Contents, JUMP, Recovery};
@@ -69,9 +70,8 @@ use alloc::vec::Vec;
 use base::{DeviceId, GroupId, Incarnation, MapVersion, Mutant, VolumeId, mutant};
 use core::cmp::Reverse;
 use device_report::{Map, Remembered};
-use prost::Message;
 use verdict::{Verdict, judge};
-use wire::control::{GroupInfo, Intent, RecoveryStatus, VolumeInfo};
+use wire::control::{GroupInfo, Intent, RecoveryStatus};
 
 /// Step by which a recovery raises the generation of each volume, above what it knew itself and
 /// above the map of a server that it takes over: the lost MDMs may have taken access away this many
@@ -83,10 +83,6 @@ const IDS: u32 = 1000;
 const MANY_IDS: u32 = 1 << 16;
 /// Maximum number of groups in one command.
 const GROUPS: usize = 2048;
-/// Maximum number of volumes in one command.
-const VOLUMES: usize = 64;
-/// A command takes no further volume once its volumes have this many bytes.
-const BYTES: usize = 256 << 10;
 
 /// The copies of a group in doubt, by the devices' reports.
 #[derive(Default)]
@@ -354,7 +350,7 @@ pub fn plan(state: &State, reports: &DeviceReports, patient: bool) -> Option<Com
     let awaited = disks::newly_awaited(state, &heard);
     let SkippedIds { device, group, sdc, next_volume } = skipped_ids(state, reports);
     let made = made_since(state, reports);
-    let skips = Reconcile { device, group, sdc, next_volume, ..volumes(state, reports) };
+    let skips = Reconcile { device, group, sdc, next_volume, ..volumes::volumes(state, reports) };
     let command = Reconcile { groups, made, unused, awaited, doubts, ..skips };
     if command != Reconcile::default() {
         return Some(Command::Reconcile(command));
@@ -439,46 +435,6 @@ fn newest<'a>(
 ) -> Option<&'a Map> {
     let newest = device_report::lost_maps(state, reports).max_by_key(|m| of(m));
     newest.filter(|m| state.recovery.open && of(m) >= state.recovery.version)
-}
-
-/// Returns the changes of volumes that the newest map of a server shows, if that map is at least as
-/// new as the state was. An older map only restores volumes whose deletion was perhaps not decided.
-fn volumes(state: &State, reports: &DeviceReports) -> Reconcile {
-    let mut change = Reconcile::default();
-    let newer = newest_map(state, reports);
-    let told = || {
-        device_report::lost_maps(state, reports)
-            .max_by_key(|m| m.from_mdm)
-            .filter(|_| state.recovery.open)
-    };
-    let Some(map) = newer.or_else(told) else { return change };
-    let known = |v: &VolumeInfo| v.slots.iter().all(|g| state.groups.contains_key(&GroupId(*g)));
-    // The last entries of the log need not have been decided. A volume that they delete and that
-    // the newest map of an MDM has still exists: no server has deleted its data.
-    let is_back = |v: &VolumeInfo| {
-        let id = VolumeId(v.id);
-        !state.volumes.contains_key(&id) && state.recovery.is_unknown(id)
-    };
-    let other = |v: &&VolumeInfo| {
-        (newer.is_some() || is_back(v))
-            && known(v)
-            && reconcile::adopted(state, v, GENERATIONS).is_some()
-    };
-    let mut bytes = 0;
-    let room = |v: &&VolumeInfo| {
-        let full = bytes >= BYTES;
-        bytes += v.encoded_len();
-        !full
-    };
-    let other = map.volumes.values().filter(other).take(VOLUMES);
-    change.volumes = other.take_while(room).cloned().collect();
-    change.generations = if change.volumes.is_empty() { 0 } else { GENERATIONS };
-    // Servers pass on only volumes that exist. Only maps from MDMs tell which ones were deleted.
-    if let Some(map) = newest(state, reports, |m| m.from_mdm) {
-        let gone = |id: &&VolumeId| id.0 < map.next_volume && !map.volumes.contains_key(id);
-        change.deleted = state.volumes.keys().filter(gone).take(VOLUMES).map(|id| id.0).collect();
-    }
-    change
 }
 
 /// Returns the replica that leaves: the last one of three. Reported maps do not name it.

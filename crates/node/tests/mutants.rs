@@ -13,7 +13,7 @@ mod sds;
 use base::mutant::{Mutant, choose};
 use mdm::{clients, contacts};
 use sdc::links;
-use sds::{malformed, refusing, wrong_mdms};
+use sds::{malformed, recovering, refusing, wrong_mdms};
 
 #[test]
 fn every_mutant_is_caught() {
@@ -60,6 +60,10 @@ fn every_mutant_is_caught() {
         (
             Mutant::RenewPreempted,
             sdc::nvme_reservations::nothing_of_an_nvme_host_that_was_let_in_again_unseen_comes_later,
+        ),
+        (
+            Mutant::TakeEarlier,
+            recovering::who_has_reported_takes_no_map_of_an_earlier_recovery,
         ),
     ];
     let mut tested: Vec<Mutant> = tests.iter().map(|(mutant, _)| *mutant).collect();

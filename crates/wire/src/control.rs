@@ -162,6 +162,10 @@ pub struct Welcome {
     /// equal, the longer one.
     #[prost(uint64, tag = "82")]
     pub last_term: u64,
+    /// With `recovers`: maps from this version on are of the present recovery or from after it. 0:
+    /// the MDM is of a build that does not say so.
+    #[prost(uint64, tag = "83")]
+    pub recovered: u64,
 }
 
 /// Reason why a link is refused.

@@ -12,12 +12,14 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use base::{DeviceId, GroupId, MapVersion, Mutant, VolumeId, mutant};
 use core::ops::Range;
-use wire::control::{GroupInfo, Report, VolumeInfo};
+use wire::control::{GroupInfo, IdRange, Report, VolumeInfo};
 
 /// The most groups in the report of one device.
 const TOLD_GROUPS: usize = 1 << 17;
 /// The most volumes of which one device may report data.
 const TOLD_HELD: usize = 1 << 17;
+/// The most ranges of volume ids that one device may report as unknown.
+const TOLD_UNKNOWN: usize = 1 << 17;
 /// No group ever comes to this epoch: recoveries add [`super::JUMP`] each.
 const EPOCHS: u64 = 1 << 62;
 
@@ -51,6 +53,9 @@ pub(super) struct Map {
     pub configs: BTreeMap<GroupId, GroupInfo>,
     pub volumes: BTreeMap<VolumeId, VolumeInfo>,
     pub next_volume: u32,
+    /// Ranges of volume ids of which the MDM of this map did not know whether they were used or
+    /// deleted: the first id of each, and one more than the last one.
+    unknown: BTreeMap<VolumeId, VolumeId>,
     /// The contents of devices.
     pub stores: BTreeMap<DeviceId, u64>,
 }
@@ -63,6 +68,7 @@ impl DeviceReport {
         if self.groups.len() + part.groups.len() > TOLD_GROUPS
             || map.volumes.len() + part.volumes.len() > MAX_VOLUMES
             || self.held.len() + part.held.len() > TOLD_HELD
+            || map.unknown.len() + part.unknown.len() > TOLD_UNKNOWN
             || map.stores.len() + part.devices.len() > MAX_DEVICES
             || part.groups.iter().any(|g| g.acted.max(g.base) >= EPOCHS)
             || part.groups.iter().filter_map(|g| g.config.as_ref()).any(|c| c.epoch >= EPOCHS)
@@ -71,6 +77,8 @@ impl DeviceReport {
         }
         (map.version, map.from_mdm) = (MapVersion(part.version), MapVersion(part.told));
         map.next_volume = part.next_volume;
+        let unknown = part.unknown.iter().map(IdRange::ids);
+        map.unknown.extend(unknown.map(|ids| (ids.start, ids.end)));
         map.stores.extend(part.devices.iter().map(|d| (DeviceId(d.device), d.store)));
         self.held.extend(part.held);
         for g in part.groups {
@@ -140,6 +148,12 @@ impl Map {
         let sdcs = &mut known.mapping.get_or_insert_default().sdcs;
         sdcs.extend(more);
         sdcs.len() <= MAX_SDCS
+    }
+
+    /// Returns true if the MDM of this map knew that this volume was deleted.
+    pub(super) fn is_deleted(&self, id: VolumeId) -> bool {
+        let unknown = self.unknown.range(..=id).next_back().is_some_and(|(_, end)| id < *end);
+        id.0 < self.next_volume && !unknown && !self.volumes.contains_key(&id)
     }
 
     /// Returns true if the process has a map, and that map is older than this version.

@@ -131,6 +131,9 @@ impl Mdm {
             answer.map = state.index; // no map has this version yet
         }
         answer.recovers = role == Role::Sds && state.wants_reports();
+        if answer.recovers {
+            answer.recovered = state.recovery.lost.end.0;
+        }
         if role == Role::Admin {
             let end = self.journal.consensus().map(|c| (c.last_term(), c.last()));
             (answer.last_term, answer.last) = end.unwrap_or_default();

@@ -1,9 +1,10 @@
 //! A shard's side of the protocol with the MDM: registration, heartbeats, the map, and proposals.
 
+use super::news::Told;
 use super::opening::Known;
 use super::{Device, Follower, Sds, Trouble};
 use crate::link::{Answer, Callee, Welcomed, hello, send_control};
-use crate::mapview::{Changes, OF_BEFORE, is_of_before, knows_less, read_page};
+use crate::mapview::{Changes, OF_BEFORE, knows_less, read_page};
 use crate::refusals::{Reason, Writer};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
@@ -122,7 +123,8 @@ impl Sds {
         self.mdm.life = Incarnation(welcome.incarnation);
         let Some(register) = self.register() else { return Ok(()) };
         if welcome.recovers {
-            self.news.told_at = Some(self.map.version);
+            let recovered = MapVersion(welcome.recovered);
+            self.news.told = Some(Told { at: self.map.version, recovered });
             let report = self.report_parts();
             report.iter().for_each(|p| send_control(link, p, out));
         }
@@ -233,7 +235,7 @@ impl Sds {
     fn page_of_mdm(&mut self, now: Time, body: &Buf, mut page: MapPage, out: &mut Effects) {
         let (last, from) = (page.last, self.map.version);
         if page.version > 0 {
-            self.news.told_at = None;
+            self.news.told = None;
         }
         self.leave_out_others(&mut page);
         if let Some(changes) = self.map.page(page) {
@@ -269,7 +271,7 @@ impl Sds {
         out: &mut Effects,
     ) {
         let (mine, every) = (self.map.version, self.config.limits.beacon_every);
-        if self.news.is_unheard_of(mine, theirs) {
+        if self.news.is_unheard_of(mine, theirs) || self.news.is_contradicted(theirs) {
             return;
         }
         if let Some(question) = self.news.is_due(now, from, (theirs, mine), every) {
@@ -289,9 +291,7 @@ impl Sds {
         out: &mut Effects,
     ) -> Result<(), Reason> {
         let page = read_page(body, self.config.dialect.level_max)?;
-        // The recovering MDM relies on this shard's report: with a map from before the recovery,
-        // this shard must not become a primary.
-        if self.news.told_at.is_some_and(|at| !is_of_before(MapVersion(page.version), at.0)) {
+        if self.news.is_contradicted(MapVersion(page.version)) {
             return Ok(());
         }
         let mut pages = self.news.add_page(from, m.op, page, body.len());

@@ -9,7 +9,9 @@ use base::{DeviceId, GroupId};
 use mirror::Evidence;
 use prost::Message;
 use seam::UnitStore;
-use wire::control::{GroupReport, MappingInfo, Report, ReservationInfo, StoreInfo, VolumeInfo};
+use wire::control::{
+    GroupReport, IdRange, MappingInfo, Report, ReservationInfo, StoreInfo, VolumeInfo,
+};
 
 /// Bytes of tag and length of an item in a report.
 const AROUND: usize = 8;
@@ -50,6 +52,10 @@ impl Sds {
         parts.begin();
         for volume in device.volumes() {
             parts.part(AROUND).held.push(volume.0);
+        }
+        for ids in self.map.unknown.iter().filter(|_| self.named) {
+            let ids = IdRange::of(ids);
+            parts.part(ids.encoded_len() + AROUND).unknown.push(ids);
         }
         let mut members = BTreeSet::new();
         for (group, known) in evidence {

@@ -14,7 +14,7 @@
 use crate::mapview::is_of_before;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use base::{DeviceId, Duration, MapVersion, Time};
+use base::{DeviceId, Duration, MapVersion, Mutant, Time, mutant};
 use wire::control::MapPage;
 
 /// Limit of the pages that are kept, in bytes.
@@ -45,9 +45,20 @@ pub(super) struct News {
     asked: Option<Question>,
     /// Number of questions so far.
     questions: u64,
-    /// The map version at which this shard reported to a recovering MDM what it knows. Until an MDM
-    /// hands out a map after that, only maps from after the recovery count.
-    pub(super) told_at: Option<MapVersion>,
+    /// Set while a recovering MDM relies on this shard's report. It ends when an MDM sends a map.
+    pub(super) told: Option<Told>,
+}
+
+/// This shard has reported to a recovering MDM what it knows. Maps from before the recovery must
+/// not make it a primary any more, so it takes none of them from other servers. That includes maps
+/// of an earlier recovery: a server that has not heard of this one may have them.
+#[derive(Clone, Copy)]
+pub(super) struct Told {
+    /// The version of its map at that time.
+    pub at: MapVersion,
+    /// Maps from this version on are from after the recovery. 0: the MDM has not said so. Then a
+    /// map counts if it is from after some recovery that this shard's map does not know.
+    pub recovered: MapVersion,
 }
 
 /// A question to another server.
@@ -96,7 +107,16 @@ impl News {
     /// True if map `theirs` is from after a recovery of which no MDM has told this server. Its own
     /// map is `mine`.
     pub(super) fn is_unheard_of(&self, mine: MapVersion, theirs: MapVersion) -> bool {
-        self.told_at.is_none() && is_of_before(theirs, mine.0)
+        self.told.is_none() && is_of_before(theirs, mine.0)
+    }
+
+    /// True if a recovering MDM relies on the report of this shard, and map `theirs` is from before
+    /// that recovery.
+    pub(super) fn is_contradicted(&self, theirs: MapVersion) -> bool {
+        self.told.is_some_and(|told| match told.recovered.0 {
+            0 => !is_of_before(theirs, told.at.0),
+            _ => theirs < told.recovered && !mutant::on(Mutant::TakeEarlier),
+        })
     }
 
     /// Drops the pages of an unfinished answer, because the link to the MDM broke.

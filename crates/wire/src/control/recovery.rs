@@ -1,7 +1,7 @@
 //! Messages after the loss of most MDMs: reports of data servers to the remaining MDM, and orders
 //! of the operator.
 
-use super::{GroupInfo, VolumeInfo};
+use super::{GroupInfo, IdRange, VolumeInfo};
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -18,7 +18,8 @@ pub struct Report {
     /// Volumes of its map.
     #[prost(message, repeated, tag = "3")]
     pub volumes: Vec<VolumeInfo>,
-    /// Volume ids below this one that its map does not have belong to deleted volumes.
+    /// Volume ids below this one that its map does not have belong to deleted volumes, except those
+    /// in `unknown`.
     #[prost(uint32, tag = "4")]
     pub next_volume: u32,
     /// Volumes of which its device holds data.
@@ -31,6 +32,9 @@ pub struct Report {
     /// Devices of its map.
     #[prost(message, repeated, tag = "7")]
     pub devices: Vec<StoreInfo>,
+    /// Volume ids of which its map says that it is unknown whether they were used or deleted.
+    #[prost(message, repeated, tag = "8")]
+    pub unknown: Vec<IdRange>,
 }
 
 /// The content of a device, according to a map.

@@ -169,3 +169,183 @@ fn a_client_that_the_lost_mdms_removed_stays_removed_and_others_remain() {
     assert_eq!(client(&mut state.clone(), "c", 4), Some(SdcId(4)));
     assert_eq!(client(&mut other, "c", 8), Some(SdcId(8)));
 }
+
+/// Returns the report of a server that has the whole map of this MDM, and data of volume 1.
+fn with_map_of(state: &State) -> DeviceReport {
+    let pages = state.pages_since(base::MapVersion(0));
+    let last = pages.last().expect("there is always one").clone();
+    let said = |config: &GroupInfo| GroupReport {
+        group: config.id,
+        acted: config.epoch,
+        base: config.epoch,
+        config: Some(config.clone()),
+        joiner: false,
+    };
+    let mut report = took_part(&[(1, 1), (2, 1)]);
+    assert!(report.add(Report {
+        version: last.version,
+        told: last.version,
+        next_volume: last.next_volume,
+        unknown: last.unknown,
+        groups: pages.iter().flat_map(|p| &p.groups).map(said).collect(),
+        volumes: pages.iter().flat_map(|p| p.volumes.clone()).collect(),
+        held: vec![1],
+        ..Report::default()
+    }));
+    report
+}
+
+/// Returns a recovery that begins with a backup without any volume. No server has a map, and two
+/// have data of volume 1.
+fn without_the_volume() -> State {
+    let mut older = State::new();
+    apply(&mut older, &Command::FormCluster(mdm::command::FormCluster { cluster: 7 }));
+    apply(&mut older, &up(1, 1, 11, Durable));
+    apply(&mut older, &up(2, 2, 12, Durable));
+    with_recovery(older)
+}
+
+/// Restores this newer backup a minute later. The servers have this map of the first recovery.
+fn recovered_again(mut newer: State, map: &State) -> State {
+    let me = Member { name: "m".into(), address: "10.0.0.9:1".into(), tie_breaker: false };
+    newer.recover(&newer.clone(), 1, me, "me@here", 6060);
+    let report = with_map_of(map);
+    settle(&mut newer, &reports(vec![(1, report.clone()), (2, report)]), false);
+    newer
+}
+
+fn make_volume(state: &mut State, name: &str) -> VolumeId {
+    let id = state.next_volume;
+    let command = create(state, name, 1 << 20, &limits()).unwrap();
+    assert_eq!(apply(state, &command), Outcome::Changed);
+    id
+}
+
+/// The first recovery begins with an old backup, and does not know the volume, whose data its
+/// servers keep. Then a newer backup is restored that has the volume.
+#[test]
+fn a_newer_backup_keeps_a_volume_that_an_earlier_recovery_did_not_know() {
+    let mut first = without_the_volume();
+    let held = took_part(&[(1, 1), (2, 1)]);
+    settle(&mut first, &reports(vec![(1, held.clone()), (2, held)]), false);
+    finish(&mut first);
+    assert!(!is_gone(&first, 1));
+    let second = recovered_again(pair(Durable), &first);
+    assert!(second.volumes.contains_key(&VolumeId(1)) && !is_gone(&second, 1));
+    assert!(!second.recovery.open);
+    // The operator of the first recovery deleted it, by its number.
+    let mut forgot = first.clone();
+    let order = RecoverMdm { delete: vec![1], by: "me@here".into(), ..RecoverMdm::default() };
+    let order = forgot.forget_command(&order).unwrap();
+    assert_eq!(forgot.apply(forgot.index + 1, &order), Outcome::Changed);
+    let second = recovered_again(pair(Durable), &forgot);
+    assert!(!second.volumes.contains_key(&VolumeId(1)) && is_gone(&second, 1));
+}
+
+/// The first recovery took the volume over from a server's map.
+#[test]
+fn a_volume_that_was_deleted_after_an_earlier_recovery_stays_deleted() {
+    let mut first = without_the_volume();
+    let report = with_map_of(&pair(Durable));
+    settle(&mut first, &reports(vec![(1, report.clone()), (2, report)]), false);
+    assert!(first.volumes.contains_key(&VolumeId(1)) && !first.recovery.open);
+    let delete = Command::DeleteVolume(DeleteVolume { volume: 1 });
+    let mut deleted = first.clone();
+    assert_eq!(apply(&mut deleted, &delete), Outcome::Changed);
+    // Somebody made another one under its name.
+    let anew = make_volume(&mut deleted, "v");
+    let second = recovered_again(pair(Durable), &deleted);
+    assert!(!second.volumes.contains_key(&VolumeId(1)) && is_gone(&second, 1));
+    assert_eq!(second.volumes[&anew].name, "v");
+    assert!(!second.recovery.open);
+}
+
+fn rename(state: &mut State, id: VolumeId, name: &str) {
+    let kind = ObjectKind::Volume as i32;
+    let rename = mdm::command::Rename { kind, id: id.0, name: name.into() };
+    assert_eq!(apply(state, &Command::Rename(rename)), Outcome::Changed);
+}
+
+/// After a recovery that did not know the volume, a user made another one with its name.
+#[test]
+fn of_two_volumes_with_one_name_the_one_of_the_map_is_renamed() {
+    let long = "n123456789012345678901234567890";
+    let cases: [(&str, &[&str], &[&str], &str); 4] = [
+        ("v", &[], &[], "v-65537"),
+        (long, &[], &[], "n123456789012345678901234-65537"),
+        ("a", &["a-65537"], &["a-2-65537", "other"], "a-3-65537"),
+        ("b", &["other"], &["b-65537"], "b-2-65537"),
+    ];
+    for (name, of_map, of_backup, renamed) in cases {
+        let mut first = without_the_volume();
+        finish(&mut first);
+        let anew = make_volume(&mut first, name);
+        assert_eq!(anew.0, 65537);
+        of_map.iter().for_each(|name| _ = make_volume(&mut first, name));
+        let mut newer = pair(Durable);
+        if name != "v" {
+            rename(&mut newer, VolumeId(1), name);
+        }
+        of_backup.iter().for_each(|name| _ = make_volume(&mut newer, name));
+        let second = recovered_again(newer.clone(), &first);
+        let names = |of: &State| of.volumes.values().map(|v| v.name.clone()).collect::<Vec<_>>();
+        let mut all = [names(&newer), vec![renamed.into()], names(&first)[1..].to_vec()].concat();
+        // Ids in their order: those of the backup, then those of the map.
+        assert_eq!(names(&second), all, "{name}");
+        assert!(all.iter().all(|name| mdm::refused::check_name(name).is_ok()));
+        assert!(!second.recovery.open, "{name}");
+        // The operator deletes the older one, and renames the other one.
+        let mut free = second;
+        apply(&mut free, &Command::DeleteVolume(DeleteVolume { volume: 1 }));
+        rename(&mut free, anew, name);
+        all.remove(0);
+        all[of_backup.len()] = name.into();
+        assert_eq!(names(&free), all, "{name}");
+    }
+}
+
+/// The lost MDMs renamed both volumes, by means of a third name.
+#[test]
+fn volumes_that_exchanged_their_names_are_both_taken_over() {
+    let mut before = pair(Durable);
+    let other = make_volume(&mut before, "w");
+    let mut lost = before.clone();
+    for (id, name) in [(1, "x"), (other.0, "v"), (1, "w")] {
+        rename(&mut lost, VolumeId(id), name);
+    }
+    let mut state = with_recovery(before);
+    let report = with_map_of(&lost);
+    settle(&mut state, &reports(vec![(1, report.clone()), (2, report)]), false);
+    let names: Vec<&str> = state.volumes.values().map(|v| v.name.as_str()).collect();
+    assert_eq!((names, state.recovery.open), (vec!["w", "v"], false));
+}
+
+/// Servers do not delete a volume because of the map of another server. So a map that comes from
+/// servers may have the volume and another one that was made with its name afterwards.
+#[test]
+fn two_volumes_of_one_map_with_one_name_are_both_taken_over() {
+    let mut lost = pair(Durable);
+    lost.volumes.get_mut(&VolumeId(1)).unwrap().name = "w".into();
+    let anew = make_volume(&mut lost, "v");
+    lost.volumes.get_mut(&VolumeId(1)).unwrap().name = "v".into();
+    let mut state = without_the_volume();
+    let report = with_map_of(&lost);
+    settle(&mut state, &reports(vec![(1, report.clone()), (2, report)]), false);
+    let names: Vec<&str> = state.volumes.values().map(|v| v.name.as_str()).collect();
+    assert_eq!((names, state.recovery.open), (vec!["v", "v-2"], false));
+    // A map that comes from an MDM shows that the first one was deleted.
+    let mut state = without_the_volume();
+    let report = with_map_of(&lost);
+    let mut known = lost.clone();
+    known.volumes.remove(&VolumeId(1));
+    known.version.0 += 1;
+    let both = reports(vec![(1, report.clone()), (2, report.clone())]);
+    while state.volumes.len() < 2 {
+        let command = plan(&state, &both, true).expect("there are volumes");
+        assert_eq!(state.apply(state.index + 1, &command), Outcome::Changed);
+        state.check().unwrap();
+    }
+    settle(&mut state, &reports(vec![(1, report), (2, with_map_of(&known))]), false);
+    let names: Vec<_> = state.volumes.iter().map(|(id, v)| (*id, v.name.as_str())).collect();
+    assert_eq!((names, state.recovery.open), (vec![(anew, "v")], false));
+}

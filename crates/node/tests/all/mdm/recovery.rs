@@ -55,7 +55,9 @@ impl Bench {
         report: Report,
     ) -> LinkId {
         let link = self.say_hello(Role::Sds);
-        assert!(self.take::<Welcome>(link, Kind::Welcome).remove(0).recovers);
+        let welcome = self.take::<Welcome>(link, Kind::Welcome).remove(0);
+        let recovered = self.mdm.state().recovery.lost.end.0;
+        assert_eq!((welcome.recovers, welcome.recovered), (true, recovered));
         let ids: Vec<u32> = self.mdm.state().groups.keys().map(|g| g.0).collect();
         let group = |group| GroupReport { group, acted, base: 1, ..Default::default() };
         let groups = ids.into_iter().map(group).collect();

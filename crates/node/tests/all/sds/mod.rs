@@ -3,6 +3,7 @@
 
 mod clients;
 pub(crate) mod malformed;
+pub(crate) mod recovering;
 pub(crate) mod refusing;
 mod versions;
 pub(crate) mod wrong_mdms;
@@ -22,7 +23,7 @@ use seam::{
 use store::durable::Tuning;
 use wire::control::{
     ClientInfo, DeviceInfo, GroupInfo, Hello, IdRange, MapPage, MdmInfo, Proposal, Refusal,
-    RefusalCode, Registered, Role, VolumeInfo, Welcome,
+    RefusalCode, Registered, Report, Role, VolumeInfo, Welcome,
 };
 use wire::message::{
     self, Beacon, Io, Read, Replicate, Request, Seal, Sender, SyncStart, UnitRange, Write,
@@ -45,6 +46,8 @@ struct Bench {
     asked: Vec<Header>,
     /// Questions for a map: the link, the number of the question, and the version of the map here.
     pulls: Vec<(LinkId, u64, u64)>,
+    /// The parts of the reports to a recovering MDM.
+    reports: Vec<Report>,
     /// The last report of the configuration to the MDM.
     proposal: Option<Proposal>,
     /// Number of answers to clients.
@@ -131,6 +134,7 @@ impl Bench {
             sent: Vec::new(),
             asked: Vec::new(),
             pulls: Vec::new(),
+            reports: Vec::new(),
             proposal: None,
             replies: 0,
             begun: Vec::new(),
@@ -167,6 +171,9 @@ impl Bench {
                     let header = *parse(head.as_slice());
                     if header.kind() == Some(Kind::Refusal) {
                         self.refused = Refusal::decode(&body[..]).unwrap().session;
+                    }
+                    if header.kind() == Some(Kind::Report) {
+                        self.reports.push(Report::decode(&body[..]).unwrap());
                     }
                     if header.kind() == Some(Kind::Proposal) {
                         self.proposal = Some(Proposal::decode(&body[..]).unwrap());
@@ -421,112 +428,6 @@ fn of_claimants_without_a_known_address_the_newest_four_are_tried() {
     let mut dialled: Vec<&str> = b.dials.iter().map(|(_, to)| to.as_str()).collect();
     dialled.sort_unstable();
     assert_eq!(dialled, ["10.9.9.6:1", "10.9.9.7:1", "10.9.9.8:1", "10.9.9.9:1"]);
-}
-
-impl Bench {
-    /// Lets a recovering MDM, the next incarnation of the present one, ask this shard for its
-    /// report.
-    fn is_asked_to_report(&mut self) -> LinkId {
-        self.is_asked(7, 2, MDM);
-        let at = self.dials.iter().position(|(_, to)| to == MDM).expect("it is dialled");
-        let (dial, _) = self.dials.remove(at);
-        let link = self.link(Some(dial));
-        self.asked.clear();
-        let role = Role::Mdm as i32;
-        let welcome = Welcome {
-            cluster: 7,
-            role,
-            incarnation: 2,
-            map: 1 << 32,
-            recovers: true,
-            version: 1,
-            ..Welcome::default()
-        };
-        self.frame(link, Kind::Welcome, &welcome);
-        link
-    }
-
-    /// Sends beacons of a server with this map for a while, and its map as soon as it is asked for
-    /// it. Returns the version of the map that the shard has then.
-    fn offers(&mut self, peer: LinkId, version: u64) -> u64 {
-        for _ in 0..10 {
-            self.pass(Limits::TEST_MIN.beacon_every);
-            let head = beacon(0, version, 0);
-            let event = Event::Frame { link: peer, head: head.as_slice(), body: Buf::EMPTY };
-            self.sds.on(self.now, event, &mut self.out);
-            self.settle();
-            let pull = self.asked[0];
-            if pull.kind() == Some(Kind::MapPull) {
-                let device = |(id, incarnation): (u32, u64)| {
-                    let address = format!("10.0.1.{id}:7000");
-                    DeviceInfo { id, incarnation, address, up: true, ..DeviceInfo::default() }
-                };
-                let devices = [(3, 9), (4, 2)].map(device).into();
-                let page =
-                    MapPage { version, last: true, cluster: 7, devices, ..Default::default() };
-                let op = message::MapPull::try_from(&pull).unwrap().op;
-                let answer = message::MapPage { op, map: MapVersion(0) };
-                let (head, body) = control_frame(HANDSHAKE_VERSION, answer, &page, self.out.pool());
-                let event = Event::Frame { link: peer, head: head.as_slice(), body };
-                self.sds.on(self.now, event, &mut self.out);
-                self.settle();
-            }
-        }
-        let grant = self.asked.iter().find(|h| h.kind() == Some(Kind::Grant));
-        self.map = map_of(grant.expect("it answers beacons"));
-        self.map
-    }
-}
-
-#[test]
-fn reports_fit_the_limit_of_strangers_and_only_an_mdm_is_believed_afterwards() {
-    let mut b = Bench::new();
-    let mdm = b.join_mdm(1);
-    let volume = |id: u32| VolumeInfo {
-        id,
-        name: format!("v{id}"),
-        size: 1 << 40,
-        slots: (0..384).map(|slot| 1000 + slot).collect(),
-        ..VolumeInfo::default()
-    };
-    let device = |id, incarnation| {
-        let address = format!("10.0.1.{id}:7000");
-        DeviceInfo { id, incarnation, address, up: true, ..DeviceInfo::default() }
-    };
-    let group = |id| GroupInfo {
-        id,
-        epoch: 5 << 32,
-        primary: 4,
-        replicas: vec![4, 3],
-        in_sync: vec![4, 3],
-        ..GroupInfo::default()
-    };
-    let page = MapPage {
-        version: 32,
-        last: true,
-        cluster: 7,
-        devices: vec![device(3, 9), device(4, 2)],
-        groups: (1000..1384).map(group).collect(),
-        volumes: (1..40).map(volume).collect(),
-        live: (1..40).collect(),
-        next_volume: 40,
-        ..MapPage::default()
-    };
-    b.map_of(mdm, 30, &[(3, 9), (4, 2)], &[]);
-    let peer = b.says(Role::Sds, 4, 2, 1);
-    assert_eq!(b.offers(peer, 31), 31, "news of another server are welcome");
-    b.frame(mdm, Kind::MapPage, &page);
-    let mdm = b.is_asked_to_report();
-    let reports = b.asked.iter().filter(|h| h.kind() == Some(Kind::Report));
-    let lengths: Vec<u32> = reports.map(|h| h.body_len()).collect();
-    assert!(lengths.iter().all(|len| *len <= Limits::TEST_MIN.stranger_body), "{lengths:?}");
-    assert!(lengths.iter().sum::<u32>() > 20_000, "all of it is told: {lengths:?}");
-    let registered =
-        Registered { cluster: 7, id: 3, incarnation: 9, map: 32, ..Registered::default() };
-    b.frame(mdm, Kind::Registered, &registered);
-    b.frame(mdm, Kind::MapPage, &MapPage { last: true, ..MapPage::default() });
-    assert_eq!(b.offers(peer, 33), 32, "the MDM relies on what was told");
-    assert_eq!(b.offers(peer, 1 << 32), 1 << 32, "but for what it decided then");
 }
 
 #[test]
