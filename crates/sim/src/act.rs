@@ -5,6 +5,7 @@ use crate::disk::Damage;
 use crate::history::Record;
 use crate::nbd::{Order as Nbd, deaf};
 use crate::plan::{Action, Death, IoKind, Who};
+use crate::rescue::Which;
 use crate::stage::{NEXT, Stage};
 use crate::stamp;
 use crate::world::ProcState;
@@ -139,7 +140,8 @@ impl Stage {
             Action::Backup => self.back_up(),
             Action::Lose(survivor) => self.lose_mdms(survivor),
             Action::Recover => self.recover_mdms(),
-            Action::Restore(i) => self.restore_mdms(i),
+            Action::Restore(i) => self.restore_mdms(i, Which::Newest),
+            Action::RestoreFirst(i) => self.restore_mdms(i, Which::First),
             Action::Finish => self.finish_recovery(),
             Action::Accept => self.accept_loss(),
             Action::Resize(v, units) => self.order(Order::Resize(v, units)),
@@ -391,7 +393,7 @@ impl Stage {
             self.exposure.excuse = Some(format!("{} was {why}", those[0]));
         }
         self.exposure.exposed = true;
-        self.rescue.emptied = true;
+        self.rescue.device_was_emptied();
         true
     }
 

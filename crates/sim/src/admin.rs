@@ -142,7 +142,8 @@ const LOOK: Duration = Duration::from_millis(15);
 /// Longest wait for the answer to such a request.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-fn name(v: u8) -> String {
+/// Returns the name of a volume.
+pub(crate) fn name(v: u8) -> String {
     format!("v{v}")
 }
 

@@ -159,8 +159,10 @@ pub enum Action {
     Lose(Option<u8>),
     /// Let the MDM that still has its log continue alone, and add the others as new members.
     Recover,
-    /// Start this MDM from the backup, if no log is left.
+    /// Start this MDM from the newest backup, if no log is left.
     Restore(u8),
+    /// Start this MDM from the first backup, if no log is left.
+    RestoreFirst(u8),
     /// End the open recovery: the operator declares that no other server will report.
     Finish,
     /// Accept the losses of all volumes: lost blocks read as zeros.
@@ -262,6 +264,7 @@ impl Action {
                 | Action::Backup
                 | Action::Recover
                 | Action::Restore(_)
+                | Action::RestoreFirst(_)
                 | Action::Finish
                 | Action::Accept
                 | Action::Maintain(..)

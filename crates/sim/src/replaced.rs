@@ -27,8 +27,13 @@ impl Stage {
         let who = Who::Sds(i);
         let death = Death { careful: true, ..Death::default() };
         let once = !self.replaced.contains_key(&i) && self.written.is_empty();
-        if !once || !self.can_be_tampered(i) || !self.may_empty(&[who], death) {
+        let doubtful = self.only_doubts_need(i);
+        if !once || !self.can_be_tampered(i) || !doubtful && !self.may_empty(&[who], death) {
             return;
+        }
+        if doubtful {
+            self.marks.meet("sim: a disk with a copy of a group in doubt was replaced");
+            self.rescue.device_was_emptied();
         }
         let Some(older) = self.durable(i).map(|d| d.identity().uuid[0]) else { return };
         self.marks.meet("sim: a disk was replaced");
@@ -38,12 +43,21 @@ impl Stage {
         self.start(who);
     }
 
+    /// Returns true if a recovery has left groups in doubt, and all other groups can do without
+    /// this server. Its disk is kept, so nothing is lost if it is replaced.
+    fn only_doubts_need(&self, i: u8) -> bool {
+        let (doubtful, device) = (self.doubtful(), self.id_of(i).0);
+        let others = self.observer.groups.iter().filter(|(id, _)| !doubtful.contains(*id));
+        let mut needs = others.map(|(_, g)| g.in_sync.contains(&device) && g.in_sync.len() < 2);
+        !doubtful.is_empty() && !needs.any(|needs| needs)
+    }
+
     pub(crate) fn older_disk(&mut self, i: u8) {
         let there = self.durable(i).map(|d| d.identity().uuid[0]);
         let newer = |r: &Replaced| !r.back && there.is_some_and(|store| store != r.older);
         if self.has_no_mdm() && self.replaced.get(&i).is_some_and(newer) {
             self.marks.meet("sim: an older disk came back");
-            self.rescue.emptied = true;
+            self.rescue.device_was_emptied();
             self.exchange(i);
         }
     }

@@ -8,14 +8,14 @@
 mod known;
 mod mappings;
 
-use self::known::{Has, Known};
-use crate::admin::Order;
+use self::known::{Before, Has, Known};
+use crate::admin::{self, Order};
 use crate::check::Failure;
 use crate::check::agreement::Agreement;
 use crate::check::doubt::{self, Copy};
 use crate::history::{Answer, Record};
 use crate::plan::{Death, IoKind, Who};
-use crate::stage::{NEXT, Stage};
+use crate::stage::{NEXT, Stage, Volume};
 use crate::world::{ProcId, ProcState};
 use base::{DeviceId, GroupId, MapVersion, PoolId, SECTOR, Time, UNIT, UnitKey, VolumeId};
 use mdm::State;
@@ -51,13 +51,32 @@ enum Phase {
     Over,
 }
 
+/// A backup of the MDMs' log.
+#[derive(Clone, Debug)]
+struct Kept {
+    bytes: Vec<u8>,
+    has: Has,
+    /// A server was emptied, and this backup does not know it.
+    emptied: bool,
+}
+
+/// One of the backups that the operator keeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Which {
+    /// The first one that was written.
+    First,
+    /// The newest one.
+    Newest,
+}
+
 /// The loss of the MDMs' logs.
 #[derive(Default, Debug)]
 pub(crate) struct Rescue {
     phase: Phase,
-    backup: Option<Vec<u8>>,
-    /// Content of the backup.
-    backed_up: Has,
+    first: Option<Kept>,
+    newest: Option<Kept>,
+    /// What was there when the logs were lost.
+    before: Before,
     /// The volumes that were known at the loss.
     known: Known,
     /// By server: its incarnation at the loss, if it had a map.
@@ -66,7 +85,7 @@ pub(crate) struct Rescue {
     /// clients by volume.
     maps: Vec<(MapVersion, BTreeMap<VolumeId, Mapping>)>,
     /// Volumes that are unknown since the recovery.
-    unknown: Vec<VolumeId>,
+    unknown: BTreeSet<VolumeId>,
     /// Volumes that had lost all their data with their groups before the logs were lost.
     without_data: BTreeSet<VolumeId>,
     /// Since when all processes run while the recovery is open.
@@ -80,7 +99,7 @@ pub(crate) struct Rescue {
     lost_groups: BTreeSet<GroupId>,
     /// A server was emptied and the backup, or the log that the recovery begins
     /// with, does not know it.
-    pub emptied: bool,
+    emptied: bool,
     /// The last recovery whose mappings were judged.
     judged: u32,
     /// Volumes that this recovery did not know.
@@ -99,6 +118,25 @@ impl Rescue {
     /// Returns true when no log is lost, or maps are handed out again.
     fn is_whole(&self) -> bool {
         matches!(self.phase, Phase::Whole | Phase::Over)
+    }
+
+    /// Records that a device loses its content, or gets an older one. No log knows that yet.
+    pub(crate) fn device_was_emptied(&mut self) {
+        self.emptied = true;
+        let kept = self.first.iter_mut().chain(&mut self.newest);
+        kept.for_each(|kept| kept.emptied = true);
+    }
+
+    /// Notes with which log the recovery begins. What the judges expect follows from it.
+    fn begin_with(&mut self, log: Has) {
+        let before = &self.before;
+        self.known =
+            Known::new(&before.ids, &before.servers, Some(&log)).with_some_off(before.some_off);
+        let other = |(device, store): (&DeviceId, &u64)| {
+            log.stores.get(device).is_some_and(|known| known != store)
+        };
+        self.emptied |= before.contents.iter().any(other);
+        (self.stores, self.lost_groups) = (log.stores, log.lost);
     }
 
     /// Checks the state after an entry: a group that is now served from an older copy uses one that
@@ -132,12 +170,16 @@ impl Stage {
     pub(crate) fn back_up(&mut self) {
         let Some(mdm) = self.mdm().filter(|m| m.is_decided()) else { return };
         let backup = pack(&mdm.state().to_bytes(), self.seconds());
-        let backed_up = has(mdm.state());
-        let knows_all = (0..self.plan.sds).all(|i| self.is_content(i, &backed_up) == Some(true));
-        self.rescue.backup = Some(backup);
+        let has = has(mdm.state());
+        let knows_all = (0..self.plan.sds).all(|i| self.is_content(i, &has) == Some(true));
         // The mark stays while a recovery is open, which waits for reports from before the backup.
         self.rescue.emptied &= !knows_all || !self.rescue.is_whole();
-        self.rescue.backed_up = backed_up;
+        if !self.rescue.is_whole() {
+            self.marks.meet("sim: a backup was written while a recovery was open");
+        }
+        let kept = Kept { bytes: backup, has, emptied: self.rescue.emptied };
+        self.rescue.first.get_or_insert_with(|| kept.clone());
+        self.rescue.newest = Some(kept);
     }
 
     /// Kills the MDMs and deletes their logs, except the survivor's.
@@ -146,7 +188,7 @@ impl Stage {
             let consensus = self.mdm_at(i).and_then(|m| m.consensus());
             self.plan.mdms > 1 && consensus.is_some_and(|c| c.last() > 0)
         };
-        let possible = survivor.map_or(self.rescue.backup.is_some(), has_log);
+        let possible = survivor.map_or(self.rescue.newest.is_some(), has_log);
         if !self.rescue.is_whole() || !possible {
             return;
         }
@@ -200,7 +242,8 @@ impl Stage {
     fn remember_what_is_known(&mut self, survivor: Option<u8>) {
         let without_data = self.without_data();
         self.rescue.without_data.extend(without_data);
-        let ids: Vec<VolumeId> = self.volumes.iter().filter_map(|v| v.id).collect();
+        let ours = self.volumes.iter().filter_map(|v| v.id);
+        let ids: BTreeSet<VolumeId> = ours.chain(self.rescue.unknown.iter().copied()).collect();
         let running = |i: &u8| self.world.state(self.proc(Who::Sds(*i))) != ProcState::Dead;
         let life = |i: u8| self.world.life(self.proc(Who::Sds(i)));
         let has_map = |i: u8| {
@@ -209,16 +252,12 @@ impl Stage {
             let volumes = map.volumes.iter().map(|(id, v)| (*id, v.slots.clone())).collect();
             let groups = map.groups_of(sds.id()).into_iter().collect();
             let held = sds.device().into_iter().flat_map(|d| d.volumes()).collect();
-            let has = Has { volumes, next: map.next_volume, groups, held, ..Has::default() };
-            Some(((i, life(i)), has))
+            let (next, unknown) = (map.next_volume, map.unknown.clone());
+            Some(((i, life(i)), Has { volumes, next, unknown, groups, held, ..Has::default() }))
         };
         let servers: Vec<_> = (0..self.plan.sds).filter(running).filter_map(has_map).collect();
-        let log = match survivor {
-            Some(i) => self.mdm_at(i).map(has_log),
-            None => Some(self.rescue.backed_up.clone()),
-        };
-        let log = log.unwrap_or_default();
-        let other = (0..self.plan.sds).any(|i| self.is_content(i, &log) == Some(false));
+        let contents = (0..self.plan.sds).filter_map(|i| self.identity(i));
+        let contents = contents.map(|own| (own.device, own.uuid[0])).collect();
         let mapped = |i: &u8| self.sds(*i).is_some_and(|sds| sds.map().version.0 > 0);
         let lives = (0..self.plan.sds).map(|i| Some(life(i)).filter(|_| mapped(&i))).collect();
         let map = |i| {
@@ -228,10 +267,12 @@ impl Stage {
         };
         let maps = (0..self.plan.sds).filter(running).filter_map(map).collect();
         let some_off = !(0..self.plan.sds).all(|i| running(&i));
-        let known = Known::new(&ids, &servers, Some(&log)).with_some_off(some_off);
-        (self.rescue.known, self.rescue.lives, self.rescue.maps) = (known, lives, maps);
-        self.rescue.emptied |= other;
-        (self.rescue.stores, self.rescue.lost_groups) = (log.stores, log.lost);
+        let log = survivor.map(|i| self.mdm_at(i).map(has_log).unwrap_or_default());
+        self.rescue.before = Before { ids, servers, some_off, contents };
+        (self.rescue.lives, self.rescue.maps) = (lives, maps);
+        if let Some(log) = log {
+            self.rescue.begin_with(log);
+        }
     }
 
     /// Returns the identity that is written on a server's device; `None` if it can't be read now.
@@ -280,15 +321,22 @@ impl Stage {
         self.desk.borrow_mut().orders.push_front(Order::Recover(i));
     }
 
-    /// Makes the backup the log of an MDM, and starts it.
-    pub(crate) fn restore_mdms(&mut self, i: u8) {
-        let (Phase::Lost(None), Some(bytes)) = (self.rescue.phase, &self.rescue.backup) else {
-            return;
+    /// Makes a backup the log of an MDM, and starts it.
+    pub(crate) fn restore_mdms(&mut self, i: u8, which: Which) {
+        let kept = match which {
+            Which::First => self.rescue.first.clone(),
+            Which::Newest => self.rescue.newest.clone(),
         };
-        let backup = Backup::from_bytes(bytes, NEXT.level_max).expect("it was just made");
+        let (Phase::Lost(None), Some(kept)) = (self.rescue.phase, kept) else { return };
+        if Some(&kept.bytes) != self.rescue.newest.as_ref().map(|newest| &newest.bytes) {
+            self.marks.meet("sim: an older backup than the newest was restored");
+        }
+        let backup = Backup::from_bytes(&kept.bytes, NEXT.level_max).expect("it was just made");
         let writes =
             backup.log(&format!("mdm{i}"), Stage::address(Who::Mdm(i)), "admin", self.seconds());
         self.rescue.phase = Phase::Begun(i);
+        self.rescue.emptied |= kept.emptied;
+        self.rescue.begin_with(kept.has);
         self.marks.meet("sim: a backup was restored");
         self.end_mdm(i);
         let id = self.proc(Who::Mdm(i));
@@ -325,7 +373,11 @@ impl Stage {
     /// Ends an open recovery by order of the operator: no other server will report.
     pub(crate) fn finish_recovery(&mut self) {
         if matches!(self.rescue.phase, Phase::Begun(_)) {
-            self.desk.borrow_mut().orders.push_front(Order::Finish);
+            let mut desk = self.desk.borrow_mut();
+            // The recovery has to begin before it can end.
+            let waits = matches!(desk.orders.front(), Some(Order::Recover(_)));
+            desk.orders.insert(usize::from(waits), Order::Finish);
+            drop(desk);
             let admin = self.proc(Who::Admin);
             self.world.poke(admin);
         }
@@ -411,7 +463,13 @@ impl Stage {
             // Judge mappings now: waiting orders may change them before the end is decided.
             self.judge_mappings(state)?;
             let lost = |id: &VolumeId| !state.volumes.contains_key(id);
-            let lost = self.volumes.iter().filter_map(|v| v.id).filter(lost).collect();
+            let lost = self.rescue.before.ids.iter().copied().filter(lost).collect();
+            let devices = (0..self.plan.sds).filter_map(|i| self.sds(i).and_then(Sds::device));
+            let held: Vec<VolumeId> = devices.flat_map(|d| d.volumes()).collect();
+            // Ids that no server has reported may be given away again.
+            let mut written = self.written();
+            written.retain(|id| *id < state.next_volume);
+            self.rescue.known.learn(held, &written);
             (self.rescue.judged, self.rescue.lost) = (number, lost);
             return Ok(());
         }
@@ -433,11 +491,33 @@ impl Stage {
             self.marks.meet("sim: a volume was not known any more after a recovery");
         }
         self.rescue.unknown.extend(unknown);
+        self.take_back_volumes();
         self.heed_mappings();
         self.remove_again();
         self.forget_groups();
         self.add_others(chosen);
         Ok(())
+    }
+
+    /// Takes back volumes that an earlier recovery did not know, and that this one knows.
+    fn take_back_volumes(&mut self) {
+        let Some(state) = self.mdm().map(|m| m.state()) else { return };
+        let known = |id: &VolumeId| Some((*id, state.volumes.get(id)?.clone()));
+        let known: Vec<_> = self.rescue.unknown.iter().filter_map(known).collect();
+        for (id, known) in known {
+            self.rescue.unknown.remove(&id);
+            self.marks.meet("sim: a volume that a recovery did not know came back with a backup");
+            let v = (0..self.volumes.len() as u8).find(|v| admin::name(*v) == known.name);
+            let Some(v) = v.filter(|v| !self.is_ordered(*v, |o| matches!(o, Order::Create(..))))
+            else {
+                continue;
+            };
+            let volume = &mut self.volumes[usize::from(v)];
+            if volume.id.is_none() {
+                let units = (known.size / u64::from(UNIT)) as u32;
+                *volume = Volume { id: Some(id), units, doomed: false, mapped: true };
+            }
+        }
     }
 
     /// Forgets groups that are unknown since the recovery, as they were made after the backup.
@@ -458,7 +538,7 @@ impl Stage {
     /// that its log knows, but the device was emptied since, and may have done less than the former
     /// content. The refusal is right if the device has no newest copy of a group in doubt, and no
     /// MDM has named its process yet.
-    pub(crate) fn is_taken_for_older(&self, i: u8, why: &str) -> bool {
+    fn is_taken_for_older(&self, i: u8, why: &str) -> bool {
         let begun = matches!(self.rescue.phase, Phase::Begun(_) | Phase::Over);
         let (Some(own), Some(mdm)) = (self.identity(i), self.mdm()) else { return false };
         let state = mdm.state();
@@ -472,9 +552,27 @@ impl Stage {
         begun && emptied && why.contains("was replaced since") && !counts
     }
 
-    /// Follows the advice of that refusal: empties the device, and lets it come back as a new one.
+    /// Returns true when a device is rightly refused after a recovery that does not know it. An
+    /// earlier recovery has admitted it, and the operator has ended this one before it came. The
+    /// refusal is right if the device has no newest copy of any group.
+    fn is_unknown_device(&self, i: u8, why: &str) -> bool {
+        let (Some(own), Some(mdm)) = (self.identity(i), self.mdm()) else { return false };
+        let state = mdm.state();
+        let newest = |id: &GroupId| doubt::is_newest(&self.copies(*id), own.device.0);
+        self.rescue.phase == Phase::Over
+            && why.contains("this cluster has no")
+            && !state.devices.contains_key(&own.device)
+            && !state.groups.keys().any(newest)
+    }
+
+    /// Returns true when a recovery has refused a device that has nothing that counts.
+    pub(crate) fn is_to_be_added_anew(&self, i: u8, why: &str) -> bool {
+        self.is_taken_for_older(i, why) || self.is_unknown_device(i, why)
+    }
+
+    /// Follows the advice of such a refusal: empties the device, and lets it come back as new.
     pub(crate) fn add_anew(&mut self, id: ProcId) {
-        self.marks.meet("sim: a recovery took an emptied device for an older one");
+        self.marks.meet("sim: a device was added anew after a recovery");
         self.spare(self.who(id));
         self.world.crash(id, false);
         self.world.disk(id, DiskId(0)).wipe();
@@ -497,7 +595,7 @@ impl Stage {
     pub(crate) fn end_rescue(&mut self) {
         match self.rescue.phase {
             Phase::Lost(Some(_)) => self.recover_mdms(),
-            Phase::Lost(None) => self.restore_mdms(0),
+            Phase::Lost(None) => self.restore_mdms(0, Which::Newest),
             _ => {}
         }
     }
@@ -669,7 +767,8 @@ fn has(state: &State) -> Has {
     let groups = state.groups.keys().copied().collect();
     let lost = state.groups.iter().filter(|(_, g)| g.lost).map(|(id, _)| *id).collect();
     let stores = state.devices.iter().map(|(id, d)| (*id, d.store)).collect();
-    Has { volumes, next: state.next_volume, groups, lost, stores, ..Has::default() }
+    let (next, unknown) = (state.next_volume, state.recovery.unknown.clone());
+    Has { volumes, next, unknown, groups, lost, stores, ..Has::default() }
 }
 
 /// Returns the content of an MDM's log, including entries that may not be decided.

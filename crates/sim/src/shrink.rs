@@ -241,7 +241,10 @@ fn names(action: &Action, who: Who) -> bool {
         | Action::Withdraw(i, _)
         | Action::Elsewhere(i)
         | Action::Thaw(i) => Who::Sdc(i) == who,
-        Action::Replace(i) | Action::Restore(i) | Action::Lose(Some(i)) => Who::Mdm(i) == who,
+        Action::Replace(i)
+        | Action::Restore(i)
+        | Action::RestoreFirst(i)
+        | Action::Lose(Some(i)) => Who::Mdm(i) == who,
         Action::Create(..)
         | Action::Resize(..)
         | Action::Delete(_)

@@ -627,7 +627,7 @@ impl Stage {
                 self.exchange(i);
                 return Ok(());
             }
-            (Who::Sds(i), Some(Trouble::Refused(why))) if self.is_taken_for_older(i, &why) => {
+            (Who::Sds(i), Some(Trouble::Refused(why))) if self.is_to_be_added_anew(i, &why) => {
                 self.add_anew(id);
                 return Ok(());
             }
@@ -689,7 +689,7 @@ impl Stage {
             return;
         }
         self.marks.meet("sim: a server was removed and another added");
-        self.rescue.emptied = true;
+        self.rescue.device_was_emptied();
         self.spare(who);
         self.world.crash(id, false).expect("it lives");
         self.world.disk(id, seam::DiskId(0)).wipe();

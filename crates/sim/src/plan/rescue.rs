@@ -1,6 +1,8 @@
 //! Plans in which the MDMs lose their logs, and one continues with its own log or with a restored
 //! backup. Decisions made after the backup, or without the survivor, are known only to servers.
 
+mod second;
+
 use super::{Action, Death, Plan, Timed, Who};
 use crate::admin::ALL;
 use base::Prng;
@@ -45,7 +47,11 @@ pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     }
     let mut r = root.fork("rescue again");
     if r.chance(0.3) {
-        Story { plan, r: &mut r }.once_more(again);
+        return Story { plan, r: &mut r }.once_more(again);
+    }
+    let mut r = root.fork("rescue second");
+    if r.chance(0.5) {
+        Story { plan, r: &mut r }.second(backup, again);
     }
 }
 

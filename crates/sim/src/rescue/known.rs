@@ -11,6 +11,7 @@
 
 use base::{DeviceId, GroupId, UnitKey, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// A server and its incarnation.
 pub(super) type Life = (u8, u32);
@@ -23,9 +24,11 @@ pub(super) struct Known {
     /// By volume, for each of its groups that the log does not have: servers with the
     /// group on their maps.
     groups: BTreeMap<VolumeId, Vec<Vec<Life>>>,
-    /// Volumes with data on a device. Servers that were off are not included.
+    /// Volumes with data on a device.
     held: BTreeSet<VolumeId>,
     some_off: bool,
+    /// Volumes of the log.
+    logged: BTreeSet<VolumeId>,
     /// Volumes that are deleted, by the knowledge of a server or of the log.
     deleted: BTreeSet<VolumeId>,
 }
@@ -37,6 +40,8 @@ pub(super) struct Has {
     pub volumes: BTreeMap<VolumeId, Vec<GroupId>>,
     /// Id of the next volume.
     pub next: VolumeId,
+    /// Lower ids of volumes that may exist.
+    pub unknown: Vec<Range<VolumeId>>,
     /// Groups whose replicas are known.
     pub groups: BTreeSet<GroupId>,
     /// Groups that are lost.
@@ -47,11 +52,29 @@ pub(super) struct Has {
     pub stores: BTreeMap<DeviceId, u64>,
 }
 
+/// What was there when the logs were lost.
+#[derive(Default, Debug)]
+pub(super) struct Before {
+    /// The volumes that are judged.
+    pub ids: BTreeSet<VolumeId>,
+    /// Maps of the servers that ran.
+    pub servers: Vec<(Life, Has)>,
+    /// Some server did not run.
+    pub some_off: bool,
+    /// Content id of each device that could be read.
+    pub contents: BTreeMap<DeviceId, u64>,
+}
+
 impl Known {
     /// Collects what servers, and the log with which the recovery begins, know of these volumes.
-    pub(super) fn new(ids: &[VolumeId], servers: &[(Life, Has)], log: Option<&Has>) -> Known {
+    pub(super) fn new(
+        ids: &BTreeSet<VolumeId>,
+        servers: &[(Life, Has)],
+        log: Option<&Has>,
+    ) -> Known {
         let held = servers.iter().flat_map(|(_, has)| &has.held).copied().collect();
-        let mut known = Known { held, ..Known::default() };
+        let logged = log.map(|log| log.volumes.keys().copied().collect()).unwrap_or_default();
+        let mut known = Known { held, logged, ..Known::default() };
         let maps = || servers.iter().map(|(_, has)| has);
         let all = |what: &dyn Fn(&Has) -> bool| {
             servers.iter().filter(|(_, has)| what(has)).map(|(life, _)| *life).collect()
@@ -61,7 +84,10 @@ impl Known {
             let groups: BTreeSet<_> = maps().filter_map(|m| m.volumes.get(id)).flatten().collect();
             let groups = groups.into_iter().filter(|g| log.is_none_or(|l| !l.groups.contains(g)));
             known.groups.insert(*id, groups.map(|g| all(&|has| has.groups.contains(g))).collect());
-            let is_deleted = |has: &Has| *id < has.next && !has.volumes.contains_key(id);
+            let is_deleted = |has: &Has| {
+                let unknown = has.unknown.iter().any(|range| range.contains(id));
+                *id < has.next && !has.volumes.contains_key(id) && !unknown
+            };
             if maps().chain(log).any(is_deleted) {
                 known.deleted.insert(*id);
             }
@@ -72,6 +98,13 @@ impl Known {
     /// Records that some servers were off at the loss, so that their data is not included.
     pub(super) fn with_some_off(self, some_off: bool) -> Known {
         Known { some_off, ..self }
+    }
+
+    /// Adds what is known when the recovery is over: `held` are volumes with data on a device, and
+    /// `written` are those with data that was acknowledged, which may be on a server that was off.
+    pub(super) fn learn(&mut self, held: Vec<VolumeId>, written: &BTreeSet<VolumeId>) {
+        self.held.extend(held);
+        self.held.extend(written.iter().filter(|_| self.some_off));
     }
 
     /// Returns why it is wrong that these volumes are unknown after the recovery. `ran` is
@@ -93,7 +126,13 @@ impl Known {
                      not known any more"
                 ));
             }
-            let told = named || self.held.contains(id) || self.some_off;
+            if self.logged.contains(id) && !self.some_off {
+                return Err(format!(
+                    "{id} was in the log that the recovery began with, nobody knew it as deleted, \
+                     and it is not known any more"
+                ));
+            }
+            let told = named || self.held.contains(id);
             if told && !kept(*id) {
                 return Err(format!("nobody knows what became of {id}, and it counts as deleted"));
             }
@@ -140,7 +179,7 @@ mod tests {
     /// Returns whether volume 2 may be unknown after a recovery that server 0 survived in
     /// incarnation 7.
     fn may_go(servers: &[(Life, Has)], log: Option<&Has>, kept: bool) -> bool {
-        let known = Known::new(&[OURS], servers, log);
+        let known = Known::new(&[OURS].into(), servers, log);
         known.judge(&[OURS], |server| *server == (0, 7), |_| kept).is_ok()
     }
 
@@ -172,6 +211,18 @@ mod tests {
         assert!(!may_go(from_ref(&ran), None, false), "but its data counts as deleted");
         let old = Has { volumes: BTreeMap::new(), next: VolumeId(1), ..other };
         assert!(!may_go(&[ran], Some(&old), true), "the log has the group");
+    }
+
+    #[test]
+    fn a_volume_of_the_log_is_deleted_only_if_somebody_knows_that() {
+        let empty = Has { held: BTreeSet::new(), ..has(&[1], 3) };
+        let log = has(&[1, 2], 3);
+        assert!(may_go(&[((0, 6), empty.clone())], Some(&log), false), "a server knows it");
+        let unknown = Has { unknown: vec![OURS..VolumeId(3)], ..empty };
+        assert!(!may_go(&[((0, 6), unknown.clone())], Some(&log), true), "no server knows it");
+        let known = Known::new(&[OURS].into(), &[((0, 6), unknown)], Some(&log));
+        let known = known.with_some_off(true);
+        assert!(known.judge(&[OURS], |_| true, |_| true).is_ok(), "one that was off may know it");
     }
 
     #[test]
