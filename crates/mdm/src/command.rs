@@ -16,8 +16,8 @@ use alloc::vec::Vec;
 use base::level;
 use prost::Message;
 use wire::control::{
-    AcceptedLoss, DeviceKind, GroupInfo, Intent, MappingInfo, MdmInfo, ObjectKind, UnknownValue,
-    VolumeInfo, known,
+    AcceptedLoss, DeviceKind, GroupInfo, Intent, MappingInfo, MdmInfo, ObjectKind, StoreInfo,
+    UnknownValue, VolumeInfo, known,
 };
 
 /// One command of a log entry.
@@ -422,14 +422,40 @@ pub struct Reconcile {
     pub doubts: Vec<Doubtful>,
 }
 
-/// What is known of a group in doubt.
-#[derive(Clone, PartialEq, Message)]
+/// What servers told of a group in doubt.
+#[derive(Clone, PartialEq, Eq, Message)]
 pub struct Doubtful {
-    /// The newest known configuration, with its doubt.
-    #[prost(message, required, tag = "1")]
-    pub config: GroupInfo,
-    /// An epoch that the group has reached; 0: none after that configuration is known.
+    /// The group.
+    #[prost(uint32, tag = "1")]
+    pub group: u32,
+    /// What they told.
+    #[prost(message, required, tag = "2")]
+    pub told: Told,
+}
+
+/// What the maps of lost MDMs, and devices, told of a group in doubt.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Told {
+    /// The newest configuration that the map of an MDM that was sure had, if it is as new as the
+    /// group's own.
+    #[prost(message, optional, tag = "1")]
+    pub config: Option<GroupInfo>,
+    /// The version of that map.
     #[prost(uint64, tag = "2")]
+    pub version: u64,
+    /// The contents that it named for the group's replicas.
+    #[prost(message, repeated, tag = "3")]
+    pub stores: Vec<StoreInfo>,
+    /// The version of the newest map of an earlier recovery that was in doubt. 0: there is none
+    /// that is newer than `version`.
+    #[prost(uint64, tag = "4")]
+    pub doubted_at: u64,
+    /// The newest configuration of which an earlier recovery said that a device was emptied which
+    /// may have had more. 0: there is none.
+    #[prost(uint64, tag = "5")]
+    pub gone: u64,
+    /// The highest epoch that the group is known to have reached.
+    #[prost(uint64, tag = "6")]
     pub reached: u64,
 }
 
@@ -525,7 +551,7 @@ impl Command {
             Command::DropObject(c) => known::<ObjectKind>("ObjectKind", c.kind),
             Command::PutObject(c) => c.check(),
             Command::Reconcile(c) => {
-                let doubts = c.doubts.iter().map(|d| &d.config);
+                let doubts = c.doubts.iter().filter_map(|d| d.told.config.as_ref());
                 c.groups.iter().chain(&c.made).chain(doubts).try_for_each(GroupInfo::check)?;
                 c.volumes.iter().try_for_each(VolumeInfo::check)
             }

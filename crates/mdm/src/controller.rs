@@ -255,6 +255,8 @@ fn is_lost_life(state: &State, told: u64, known: Incarnation) -> bool {
 ///   part in a group that was made since. Older content can't: the epoch of each of its groups
 ///   rose when it was replaced.
 ///
+/// It is accepted in any case if it has the content that the recovery waits for.
+///
 /// After an operator has ended the recovery, such a device is still accepted if nothing relies on
 /// the content that this MDM knows.
 fn may_have_replaced(
@@ -270,6 +272,8 @@ fn may_have_replaced(
         None => acted > 0,
     };
     let newer = told.is_some_and(|report| report.took_part().any(is_newer));
+    let awaited = state.recovery.awaited.get(&id).is_some_and(|(_, store)| *store == m.store);
+    let newer = newer || awaited;
     let named = is_lost_life(state, m.incarnation, d.incarnation);
     match state.recovery.open {
         true => !known || newer || named,

@@ -12,6 +12,8 @@
 //! - A group has two replicas, or three while one of them leaves. The leaving one is the last in
 //!   the list and does not join.
 
+use crate::command::Told;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
 use base::{DeviceId, Epoch, MapVersion};
@@ -35,9 +37,8 @@ pub struct Group {
     pub lost: bool,
     /// Tells whether it is known which replica has every acknowledged write.
     pub doubt: Doubt,
-    /// While the group is in doubt: an epoch that it has reached, if that is known to be later than
-    /// `epoch`. The device that took part in it may be gone.
-    pub reached: Epoch,
+    /// While the group is in doubt: what servers told of it.
+    pub told: Option<Box<Told>>,
     /// Replicas that never had all of the group: they came in the place of another one, or with an
     /// empty store, and have not been in sync since.
     pub filling: Vec<DeviceId>,
@@ -48,7 +49,7 @@ pub struct Group {
 /// Tells whether it is known which replica of a group has every acknowledged write. Groups are in
 /// doubt after a recovery of the MDMs ([`crate::recovery`]): they have no primary, and only the end
 /// of the doubt changes them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Doubt {
     /// It is known: the in-sync replicas.
     #[default]
@@ -56,9 +57,8 @@ pub enum Doubt {
     /// The in-sync replicas have every write, unless a decision that was lost says otherwise:
     /// devices have to report.
     Reports,
-    /// A device that may have had more writes than the others was emptied since, or an earlier
-    /// recovery was in doubt and what it let happen is unknown. Reports end this doubt only if a
-    /// server's map has a newer configuration; otherwise an operator decides.
+    /// A device that may have had more writes than the others was emptied since. Reports end this
+    /// doubt only if a server's map has a newer configuration; otherwise an operator decides.
     Gone,
 }
 
@@ -68,6 +68,11 @@ impl Group {
         let mut group = Group { replicas, lost: true, ..Group::default() };
         group.form(up);
         group
+    }
+
+    /// Returns the highest epoch that the group is known to have reached.
+    pub fn reached(&self) -> Epoch {
+        self.told.as_ref().map_or(self.epoch, |told| self.epoch.max(Epoch(told.reached)))
     }
 
     /// Returns true when every write, old or new, is on as many replicas as are wanted.

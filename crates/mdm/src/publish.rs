@@ -67,13 +67,14 @@ impl State {
         let awaited = &self.recovery.awaited;
         let waits = !awaited.is_empty() && self.wants_reports();
         let waits = waits && !mutant::on(Mutant::NameOlderDisk);
-        let changed = |(id, d): &(&DeviceId, &Device)| {
-            d.changed_at > have || awaited.get(id).is_some_and(|(_, store)| *store != d.store)
+        let other = |id: &DeviceId, d: &Device| match awaited.get(id) {
+            Some((_, store)) if *store != d.store => *store,
+            _ => 0,
         };
-        // In a later recovery, this map may be the only evidence of that content.
+        let changed = |(id, d): &(&DeviceId, &Device)| d.changed_at > have || other(id, d) != 0;
         let info = |(id, d): (&DeviceId, &Device)| {
-            let store = awaited.get(id).filter(|_| waits).map_or(d.store, |(_, store)| *store);
-            DeviceInfo { store, ..device_info(*id, d) }
+            let awaited = if waits { other(id, d) } else { 0 };
+            DeviceInfo { awaited, ..device_info(*id, d) }
         };
         self.devices.iter().filter(changed).map(info).collect()
     }
@@ -125,6 +126,7 @@ pub fn device_info(id: DeviceId, d: &Device) -> DeviceInfo {
         intent: d.intent as i32,
         pool: d.pool.0,
         store: d.store,
+        awaited: 0,
     }
 }
 
@@ -141,6 +143,7 @@ pub fn group_info(id: GroupId, g: &Group) -> GroupInfo {
         lost: g.lost,
         leaving: g.leaving.map_or(0, |d| d.0),
         doubt: g.doubt as u32,
+        reached: if g.reached() > g.epoch { g.reached().0 } else { 0 },
     }
 }
 

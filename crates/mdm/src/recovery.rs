@@ -70,7 +70,7 @@ use alloc::vec::Vec;
 use base::{DeviceId, GroupId, Incarnation, MapVersion, Mutant, VolumeId, mutant};
 use core::cmp::Reverse;
 use device_report::{Map, Remembered};
-use verdict::{Verdict, judge};
+use verdict::{Case, Verdict};
 use wire::control::{GroupInfo, Intent, RecoveryStatus};
 
 /// Step by which a recovery raises the generation of each volume, above what it knew itself and
@@ -145,6 +145,7 @@ impl State {
             began: MapVersion(0),
             lost,
             awaited,
+            emptied: core::mem::take(&mut self.recovery.emptied),
             device: floors.0 + IDS,
             server: floors.1 + IDS,
             group: floors.2 + MANY_IDS,
@@ -207,7 +208,8 @@ impl State {
         let mut waits = BTreeSet::new();
         for (id, _) in self.groups.iter().filter(|(_, g)| g.doubt != Doubt::None) {
             status.doubtful += 1;
-            match judge(self, reports, *id, &heard) {
+            let Some(case) = Case::of(self, reports, *id) else { continue };
+            match case.verdict(&heard) {
                 Verdict::WaitsFor(devices) => waits.extend(devices),
                 Verdict::Alone(_) => status.alone += 1,
                 Verdict::Known(group) if reconcile::may_settle(self, &group) => {}
@@ -233,7 +235,8 @@ fn heard(state: &State, reports: &DeviceReports, patient: bool) -> Heard {
     }
     let contents = disks::contents(state, reports);
     let told = device_report::lost_maps(state, reports).flat_map(|m| m.configs.values());
-    let named = told.flat_map(|g| &g.replicas).map(|d| DeviceId(*d));
+    let stored = state.groups.values().filter_map(|g| g.told.as_ref()?.config.as_ref());
+    let named = told.chain(stored).flat_map(|g| &g.replicas).map(|d| DeviceId(*d));
     let named: BTreeSet<DeviceId> = named.chain(contents.keys().copied()).collect();
     // A waiting device has nothing, unless it was admitted since, and a server's map names it.
     let counts = |(id, d): (&DeviceId, &Device)| match d.intent {
@@ -259,8 +262,7 @@ pub(crate) fn copies(state: &State, reports: &DeviceReports, id: GroupId) -> Cop
     let mut whole: Vec<_> = said.iter().filter(|(d, s)| s.base > 0 && state.is_up(*d)).collect();
     let group = state.groups.get(&id);
     let in_sync = group.map_or(&[][..], |g| &g.in_sync);
-    // An earlier recovery, which this one does not know, may have given away epochs.
-    let known = group.map_or(0, |g| g.reached.0).max(first_number(state.recovery.at));
+    let known = group.map_or(0, |g| g.reached().0);
     let order = |d: &DeviceId| in_sync.iter().position(|i| i == d).unwrap_or(usize::MAX);
     // A primary that serves alone keeps its earlier base. A joiner that took part in an epoch
     // has only what it was sealed with: less than a primary that served alone in that epoch.
@@ -269,7 +271,7 @@ pub(crate) fn copies(state: &State, reports: &DeviceReports, id: GroupId) -> Cop
     Copies {
         whole: whole.into_iter().map(|(d, _)| *d).collect(),
         any: said.iter().map(|(d, _)| *d).collect(),
-        acted: said.iter().map(|(_, s)| s.acted).fold(known, u64::max),
+        acted: above_all(state, said.iter().map(|(_, s)| s.acted).fold(known, u64::max)),
     }
 }
 
@@ -280,6 +282,15 @@ pub fn may_be_needed(state: &State, reports: &DeviceReports, device: DeviceId) -
     let needed = |w: &DeviceReport| w.took_part().any(|(id, acted)| acted > 0 && in_doubt(id));
     let needed = state.wants_reports() && reports.get(&device).is_none_or(needed);
     needed && !mutant::on(Mutant::RemoveWitness)
+}
+
+/// Returns an epoch that is at least this one, and differs from those that another recovery from
+/// the same backup leads to: a silent device may know these. One with less than 2^16 seconds in
+/// between has another remainder.
+fn above_all(state: &State, epoch: u64) -> u64 {
+    let at = state.recovery.at;
+    let first = epoch.max(first_number(at)).next_multiple_of(JUMP);
+    first + at % (1 << 16) * (JUMP >> 16)
 }
 
 /// Returns true if no device has data of an unknown volume: all have reported, except devices
@@ -329,23 +340,21 @@ pub fn plan(state: &State, reports: &DeviceReports, patient: bool) -> Option<Com
         if groups.len().max(unused.len()).max(doubts.len()) >= GROUPS {
             break;
         }
-        let verdict = judge(state, reports, *id, &heard);
-        match verdict {
+        let Some(case) = Case::of(state, reports, *id) else { continue };
+        let news = case.news();
+        match case.verdict(&heard) {
             // Whether a volume uses the group is known at the end.
-            Verdict::Known(ref group)
+            Verdict::Known(group)
                 if open && group.in_sync.is_empty() && !mutant::on(Mutant::SettleLost) => {}
             Verdict::Known(group) if reconcile::may_settle(state, &group) => {
                 groups.push(group);
                 continue;
             }
-            _ if all_known && !state.is_used(*id) => {
-                unused.push(id.0);
-                continue;
-            }
+            _ if all_known && !state.is_used(*id) && news.is_none() => unused.push(id.0),
             Verdict::WaitsFor(_) | Verdict::Alone(_) => waits = true,
             Verdict::Known(_) | Verdict::Stuck => {}
         }
-        doubts.extend(verdict::news(state, reports, *id, &verdict));
+        doubts.extend(news);
     }
     let awaited = disks::newly_awaited(state, &heard);
     let SkippedIds { device, group, sdc, next_volume } = skipped_ids(state, reports);
@@ -395,18 +404,14 @@ fn made_since(state: &State, reports: &DeviceReports) -> Vec<GroupInfo> {
     let mut new: BTreeMap<u32, &GroupInfo> = BTreeMap::new();
     for told in device_report::lost_maps(state, reports).flat_map(|m| m.configs.values()) {
         let entry = new.entry(told.id).or_insert(told);
-        // A configuration of which an earlier recovery was in doubt counts only without a sure one.
+        // What an earlier recovery was in doubt about counts only without a sure configuration.
         let rank = |g: &GroupInfo| (g.epoch, Reverse(g.doubt));
         if rank(told) > rank(entry) {
             *entry = told;
         }
     }
     let enter = new.into_values().filter(|g| reconcile::may_enter(state, g)).take(GROUPS);
-    let doubted = |g: &GroupInfo| match Doubt::None as u32 {
-        sure if sure == g.doubt => g.clone(),
-        _ => GroupInfo { doubt: Doubt::Gone as u32, ..g.clone() },
-    };
-    enter.map(doubted).collect()
+    enter.map(|g| GroupInfo { reached: 0, ..g.clone() }).collect()
 }
 
 /// Returns the volumes that this MDM does not have and does not know to be deleted. Devices hold
@@ -453,7 +458,7 @@ impl Group {
             replicas,
             in_sync: ids(&info.in_sync),
             leaving,
-            lost: info.lost,
+            lost: info.in_sync.is_empty(),
             doubt: if info.doubt == Doubt::Gone as u32 { Doubt::Gone } else { Doubt::Reports },
             ..Group::default()
         }

@@ -3,7 +3,7 @@
 //! Protocol Buffers, as everywhere: tags are part of the format, never reuse one. Derived values
 //! (next ids, indexes) are computed when a snapshot is read.
 
-use crate::command::{self, Awaited, Forget};
+use crate::command::{self, Awaited, Forget, Told};
 use crate::group::{Doubt, Group};
 use crate::mapping::Mapping;
 use crate::members::Member;
@@ -13,6 +13,7 @@ use crate::recovery::{JUMP, Recovery};
 use crate::reserve::{Asked, table};
 use crate::state::naming;
 use crate::state::{Device, GroupIndex, Sdc, Server, State, Volume};
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
@@ -116,6 +117,8 @@ struct RecoveryRecord {
     lost_to: u64,
     #[prost(message, repeated, tag = "18")]
     awaited: Vec<Awaited>,
+    #[prost(uint32, repeated, tag = "19")]
+    emptied: Vec<u32>,
 }
 
 /// Absent in snapshots from before there were objects: then there are those of a new cluster.
@@ -181,8 +184,8 @@ struct GroupRecord {
     changed_at: u64,
     #[prost(uint32, repeated, tag = "3")]
     filling: Vec<u32>,
-    #[prost(uint64, tag = "4")]
-    reached: u64,
+    #[prost(message, optional, tag = "4")]
+    told: Option<Told>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -421,6 +424,7 @@ fn recovery_record(r: &Recovery) -> RecoveryRecord {
         lost_from: r.lost.start.0,
         lost_to: r.lost.end.0,
         awaited: r.awaited.iter().map(Awaited::of).collect(),
+        emptied: r.emptied.iter().map(|d| d.0).collect(),
         device: r.device,
         server: r.server,
         group: r.group,
@@ -451,6 +455,7 @@ fn recovery(r: RecoveryRecord, next_volume: u32) -> Recovery {
         began: MapVersion(began),
         lost: MapVersion(lost.start)..MapVersion(lost.end),
         awaited: r.awaited.iter().map(Awaited::entry).collect(),
+        emptied: r.emptied.into_iter().map(DeviceId).collect(),
         device: r.device,
         server: r.server,
         group: r.group,
@@ -504,8 +509,10 @@ fn device(r: DeviceRecord) -> Device {
 
 fn group_record(id: GroupId, g: &Group) -> GroupRecord {
     let filling = g.filling.iter().map(|d| d.0).collect();
-    let (changed_at, reached) = (g.changed_at.0, g.reached.0);
-    GroupRecord { info: group_info(id, g), changed_at, filling, reached }
+    let (changed_at, told) = (g.changed_at.0, g.told.as_deref().cloned());
+    // `told` says which epoch it has reached.
+    let info = GroupInfo { reached: 0, ..group_info(id, g) };
+    GroupRecord { info, changed_at, filling, told }
 }
 
 fn group(r: GroupRecord) -> Group {
@@ -524,7 +531,7 @@ fn group(r: GroupRecord) -> Group {
             2 => Doubt::Gone,
             other => unreachable!("doubt {other} was refused by `Snapshot::check`"),
         },
-        reached: Epoch(r.reached),
+        told: r.told.map(Box::new),
         filling: ids(r.filling),
         changed_at: MapVersion(r.changed_at),
     }

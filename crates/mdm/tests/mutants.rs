@@ -171,7 +171,7 @@ fn waits_for(mutant: Option<Mutant>, restart: bool) -> Vec<u32> {
     let mut told = DeviceReports::new();
     let group = GroupReport { group: 1, acted: 1, base: 1, ..GroupReport::default() };
     let own = Report { groups: vec![group], ..Report::default() };
-    let devices = vec![StoreInfo { device: 1, store: 99 }];
+    let devices = vec![StoreInfo { device: 1, store: 99, awaited: 0 }];
     let mut reports = vec![(1, own.clone()), (2, Report { version, devices, ..own.clone() })];
     reports.extend(restart.then_some((2, own)));
     for (device, part) in reports {

@@ -46,6 +46,8 @@ pub struct Device {
     pub pool: PoolId,
     /// Identifies its content: drawn at random when its store was created.
     pub store: u64,
+    /// A newer content that groups in doubt wait for; 0: there is none.
+    pub awaited: u64,
 }
 
 /// Settings of a storage pool for copies. With `None`, `Limits` applies.
@@ -149,8 +151,8 @@ pub struct MapView {
     /// Groups by id. They are looked up for every I/O, and never iterated on that path.
     groups: IdMap<GroupId, Group>,
     /// Groups of which it is not known which replica has every acknowledged write, each with the
-    /// MDM's reason ([`GroupInfo::doubt`]).
-    doubts: BTreeMap<GroupId, u32>,
+    /// MDM's reason ([`GroupInfo::doubt`]) and the epoch that it has reached.
+    doubts: BTreeMap<GroupId, (u32, u64)>,
     /// Volumes by id. They are looked up for every I/O.
     pub volumes: BTreeMap<VolumeId, Volume>,
     /// Lower ids that are in neither `volumes` nor `unknown` belong to deleted volumes.
@@ -289,7 +291,7 @@ impl MapView {
         let id = GroupId(info.id);
         match info.doubt {
             0 => self.doubts.remove(&id),
-            doubt => self.doubts.insert(id, doubt),
+            doubt => self.doubts.insert(id, (doubt, info.reached)),
         };
         self.groups.insert(id, group(&info));
     }
@@ -309,6 +311,7 @@ impl MapView {
     /// Returns a group as the MDM described it, for an MDM that has lost it.
     pub fn group_info(&self, id: GroupId) -> Option<GroupInfo> {
         let g = self.group(id)?;
+        let (doubt, reached) = self.doubts.get(&id).copied().unwrap_or_default();
         let numbers = |of: &[DeviceId]| of.iter().map(|d| d.0).collect();
         Some(GroupInfo {
             id: id.0,
@@ -318,7 +321,8 @@ impl MapView {
             in_sync: numbers(&g.in_sync),
             joiners: numbers(&g.joiners),
             lost: g.lost,
-            doubt: self.doubts.get(&id).copied().unwrap_or(0),
+            doubt,
+            reached,
             ..GroupInfo::default()
         })
     }
@@ -445,6 +449,7 @@ fn device(info: DeviceInfo) -> Device {
         scrub: info.scrub,
         pool: PoolId(info.pool),
         store: info.store,
+        awaited: info.awaited,
     }
 }
 

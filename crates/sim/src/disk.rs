@@ -48,7 +48,7 @@ pub enum Damage {
 }
 
 /// A damaged page, with its correct content.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Wrong {
     right: Box<[u8; PAGE as usize]>,
     unreadable: bool,
@@ -244,6 +244,13 @@ impl Disk {
     pub fn copy(&self) -> Disk {
         let (seen, durable) = (self.seen.clone(), self.seen.clone());
         Disk { seen, durable, ..Disk::new(self.kind, self.size) }
+    }
+
+    /// Returns the device as it is when it is taken out: with the damage that it has.
+    pub fn taken_out(&self) -> Disk {
+        let damaged_pages = self.damaged_pages.clone();
+        let (harmed, failed) = (self.harmed.clone(), self.failed.clone());
+        Disk { damaged_pages, harmed, failed, ended: self.ended, ..self.copy() }
     }
 
     /// Returns the size in bytes.

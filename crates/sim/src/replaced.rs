@@ -37,7 +37,7 @@ impl Stage {
         }
         let Some(older) = self.durable(i).map(|d| d.identity().uuid[0]) else { return };
         self.marks.meet("sim: a disk was replaced");
-        let aside = self.file(i).copy();
+        let aside = self.file(i).taken_out();
         self.kill(who, death);
         self.replaced.insert(i, Replaced { aside, older, back: false });
         self.start(who);

@@ -645,9 +645,11 @@ impl Stage {
 
     /// Checks that groups in doubt wait for the operator only if nothing else is possible.
     pub(crate) fn judge_doubts(&self) -> Result<(), Failure> {
-        for (id, group) in self.in_doubt() {
+        // Of a group that an earlier recovery left in doubt nobody knows what happened meanwhile.
+        let new = |(id, _): &(&GroupId, &Group)| !self.rescue.doubted.contains(id);
+        for (id, group) in self.in_doubt().filter(new) {
             let what = match () {
-                () if !self.may_doubt() && !self.rescue.doubted.contains(id) => "all servers ran",
+                () if !self.may_doubt() => "all servers ran",
                 () if group.doubt == Doubt::Reports && self.is_known(*id, group) => {
                     "who has everything is known"
                 }
@@ -660,6 +662,16 @@ impl Stage {
         Ok(())
     }
 
+    /// Returns true when a server's device has another content than the log that the recovery began
+    /// with knows. What it had before may have been more.
+    fn was_emptied(&self, i: u8) -> bool {
+        let other = |own: Identity| {
+            let known = self.rescue.stores.get(&own.device);
+            known.is_some_and(|store| *store != own.uuid[0])
+        };
+        self.identity(i).is_some_and(other)
+    }
+
     /// Returns true when the devices' records show which replica has every acknowledged write.
     fn is_known(&self, id: GroupId, group: &Group) -> bool {
         let servers = || (0..self.plan.sds).filter_map(|i| self.sds(i));
@@ -667,7 +679,8 @@ impl Stage {
             servers().filter(|s| s.device().is_some()).map(Sds::id).collect();
         let state = self.mdm().map(|m| &m.state().devices);
         let mut there = state.into_iter().flatten().filter(|(_, d)| d.intent != Intent::Removed);
-        if self.rescue.emptied || there.any(|(id, _)| !devices.contains(id)) {
+        let emptied = self.rescue.emptied || (0..self.plan.sds).any(|i| self.was_emptied(i));
+        if emptied || there.any(|(id, _)| !devices.contains(id)) {
             return false;
         }
         let copies = self.copies(id);

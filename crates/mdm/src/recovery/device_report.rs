@@ -58,6 +58,8 @@ pub(super) struct Map {
     unknown: BTreeMap<VolumeId, VolumeId>,
     /// The contents of devices.
     pub stores: BTreeMap<DeviceId, u64>,
+    /// The contents that the MDM waited for, if these are others.
+    pub awaited: BTreeMap<DeviceId, u64>,
 }
 
 impl DeviceReport {
@@ -80,6 +82,8 @@ impl DeviceReport {
         let unknown = part.unknown.iter().map(IdRange::ids);
         map.unknown.extend(unknown.map(|ids| (ids.start, ids.end)));
         map.stores.extend(part.devices.iter().map(|d| (DeviceId(d.device), d.store)));
+        let awaited = part.devices.iter().filter(|d| d.awaited != 0);
+        map.awaited.extend(awaited.map(|d| (DeviceId(d.device), d.awaited)));
         self.held.extend(part.held);
         for g in part.groups {
             let (id, acted, joiner, base) = (GroupId(g.group), g.acted, g.joiner, g.base);
@@ -115,7 +119,8 @@ impl DeviceReport {
     /// Returns true if this device was not emptied after this configuration of a group was made: it
     /// has taken part since, or its map names its present incarnation and this configuration.
     pub(super) fn is_witness(&self, group: GroupId, newest: &GroupInfo, began: MapVersion) -> bool {
-        let knows = || self.map.configs.get(&group).is_some_and(|c| c.epoch == newest.epoch);
+        let sure = |c: &GroupInfo| c.epoch == newest.epoch && c.doubt == Doubt::None as u32;
+        let knows = || self.map.configs.get(&group).is_some_and(sure);
         self.acted(group) > 0 || self.map.is_before(began) && knows()
     }
 

@@ -49,8 +49,9 @@ pub(super) fn contents(state: &State, reports: &DeviceReports) -> Contents {
     let mut newest = state.recovery.awaited.clone();
     let maps = device_report::lost_maps(state, reports).filter(|m| is_news(state, m.version));
     for (map, (device, store)) in maps.flat_map(|m| m.stores.iter().map(move |s| (m, s))) {
+        let named = map.awaited.get(device).unwrap_or(store);
         let entry = newest.entry(*device).or_default();
-        *entry = (*entry).max((map.version, *store));
+        *entry = (*entry).max((map.version, *named));
     }
     newest
 }
@@ -103,10 +104,9 @@ pub(super) fn newly_awaited(state: &State, heard: &Heard) -> Vec<Awaited> {
     new.filter(|_| !mutant::on(Mutant::ForgetDisks)).map(Awaited::of).collect()
 }
 
-/// Returns false if this map names another content for a device than the one that registered.
-pub(super) fn is_content_of(state: &State, map: &Map, device: DeviceId) -> bool {
-    let known = map.stores.get(&device).filter(|_| !mutant::on(Mutant::OldDisk));
-    known.is_none_or(|store| !awaits(state, device, *store))
+/// Returns true if the device is registered with this content.
+pub(super) fn has(state: &State, device: DeviceId, store: u64) -> bool {
+    !awaits(state, device, store) || mutant::on(Mutant::OldDisk)
 }
 
 /// Returns true if this map of lost MDMs names the content that registered for a device.

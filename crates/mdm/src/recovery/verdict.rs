@@ -1,25 +1,26 @@
 //! What the reports tell of one group in doubt: its verdict, and the knowledge that must not get
 //! lost while it stays in doubt.
 //!
-//! A map of an MDM that was sure about a group is evidence: its configuration and the contents that
+//! A map of an MDM that was sure about a group is evidence: its configuration, and the contents that
 //! it names for the replicas. A map of an earlier recovery that was in doubt about the group proves
-//! nothing. It repeats a configuration, and names the contents that came back. It only tells that
-//! something may have happened to devices that this recovery does not know.
+//! nothing. It repeats a configuration, and names the contents that came back. It only tells which
+//! epoch the group has reached, and that this recovery does not know what happened to devices.
 //!
 //! Invariant: while a group stays in doubt, its entry in the state has everything that follows from
-//! the reports ([`news`]). Servers get another map when the recovery ends, and their old map, which
-//! may be the only evidence, is gone then.
+//! the maps and records in the reports ([`Case::news`]). Servers get another map when the recovery
+//! ends, and their old map, which may be the only evidence, is gone then. That map has the group as
+//! the state had it: a configuration that was only told would let devices delete their copies.
 
 use super::device_report::{self, DeviceReport, DeviceReports, Map};
-use super::{Heard, disks, record::first_number};
-use crate::command::Doubtful;
+use super::{Heard, above_all, disks};
+use crate::command::{Doubtful, Told};
 use crate::group::{Doubt, Group};
 use crate::publish::group_info;
 use crate::state::{State, reconcile};
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
-use base::{DeviceId, GroupId, Mutant, mutant};
-use wire::control::GroupInfo;
+use base::{DeviceId, GroupId, MapVersion, Mutant, mutant};
+use wire::control::{GroupInfo, StoreInfo};
 
 /// The result of the reports for a group in doubt.
 #[derive(Clone, PartialEq, Debug)]
@@ -35,62 +36,49 @@ pub(super) enum Verdict {
     Stuck,
 }
 
-/// What the state and the maps of lost MDMs tell of a group in doubt.
-struct Evidence<'a> {
-    /// The newest configuration that the state has, or the map of an MDM that was sure.
-    newest: GroupInfo,
-    /// The newest map that has it.
-    map: Option<&'a Map>,
-    /// The newest configuration of which an earlier recovery was in doubt, unless `newest` is
-    /// later. This recovery does not know what happened to devices meanwhile.
-    doubted: Option<&'a GroupInfo>,
-    /// The highest epoch that the group is known to have reached.
-    reached: u64,
+/// What the map of an MDM that was sure tells of a group.
+#[derive(Clone)]
+struct Testimony {
+    config: GroupInfo,
+    version: MapVersion,
+    /// The contents that it names for the replicas.
+    stores: BTreeMap<DeviceId, u64>,
 }
 
-impl Evidence<'_> {
-    fn of<'a>(
-        state: &'a State,
-        reports: &'a DeviceReports,
-        id: GroupId,
-        group: &Group,
-    ) -> Evidence<'a> {
-        let told = || {
-            device_report::lost_maps(state, reports).filter_map(|m| Some((m.configs.get(&id)?, m)))
-        };
-        let sure = told().filter(|(g, _)| is_sure(g)).max_by_key(|(g, m)| (g.epoch, m.version));
-        let sure = sure.filter(|(g, _)| g.epoch >= group.epoch.0);
-        let newer = sure.filter(|(g, _)| g.epoch > group.epoch.0);
-        let newest = newer.map_or_else(|| group_info(id, group), |(g, _)| g.clone());
-        let doubted = told().filter(|(g, m)| !is_sure(g) && disks::is_news(state, m.version));
-        let doubted = doubted.map(|(g, _)| g).max_by_key(|g| (g.epoch, g.doubt));
-        let acted = reports.values().map(|w| w.acted(id)).max().unwrap_or(0);
-        let reached = acted.max(group.reached.0);
-        Evidence {
-            map: sure.map(|(_, map)| map),
-            doubted: doubted.filter(|g| g.epoch >= newest.epoch),
-            newest,
-            reached: if mutant::on(Mutant::IgnoreActed) { 0 } else { reached },
-        }
+impl Testimony {
+    fn of(config: &GroupInfo, map: &Map) -> Testimony {
+        let ids = config.replicas.iter().chain(&config.in_sync).map(|d| DeviceId(*d));
+        let stores = ids.filter_map(|d| Some((d, *map.stores.get(&d)?))).collect();
+        Testimony { config: config.clone(), version: map.version, stores }
     }
 
-    /// Returns true if an earlier recovery was in doubt about a later configuration than those that
-    /// are sure, or knew that a device was emptied which may have had more.
-    fn is_gone(&self) -> bool {
-        let gone = |g: &GroupInfo| g.epoch > self.newest.epoch || g.doubt == Doubt::Gone as u32;
-        self.doubted.is_some_and(gone)
+    /// Returns the testimony that the state has stored.
+    fn stored(told: &Told) -> Option<Testimony> {
+        let stores = told.stores.iter().map(|s| (DeviceId(s.device), s.store)).collect();
+        let (config, version) = (told.config.clone()?, MapVersion(told.version));
+        Some(Testimony { config, version, stores })
     }
+}
 
-    /// Returns true if the device has the content that the newest configuration is about.
-    fn has_content(&self, state: &State, device: DeviceId) -> bool {
-        self.map.is_none_or(|map| disks::is_content_of(state, map, device))
-    }
-
-    /// Returns the replicas of the newest configuration.
-    fn members(&self) -> BTreeSet<DeviceId> {
-        let ids = self.newest.replicas.iter().chain(&self.newest.in_sync);
-        ids.map(|d| DeviceId(*d)).collect()
-    }
+/// A group in doubt, and everything that the state, maps and devices tell of it.
+pub(super) struct Case<'a> {
+    state: &'a State,
+    reports: &'a DeviceReports,
+    id: GroupId,
+    group: &'a Group,
+    /// The newest configuration that the state has, or the map of an MDM that was sure.
+    newest: GroupInfo,
+    /// The newest testimony with a configuration that is as new as the state's, or newer.
+    sure: Option<Testimony>,
+    /// The version of the newest map of an earlier recovery that was in doubt about the group, if
+    /// that map is newer than the testimony: it is unknown what happened to devices since. 0: there
+    /// is none.
+    doubted_at: u64,
+    /// The newest configuration of which such a map said that a device was emptied, unless `newest`
+    /// is later. 0: there is none.
+    gone: u64,
+    /// The highest epoch that the group is known to have reached.
+    reached: u64,
 }
 
 /// Returns true if the MDM that made this configuration knew which replicas have everything.
@@ -98,142 +86,208 @@ fn is_sure(info: &GroupInfo) -> bool {
     info.doubt == Doubt::None as u32 || mutant::on(Mutant::BelieveDoubtful)
 }
 
-/// Returns what the reports tell of a group in doubt.
-pub(super) fn judge(state: &State, reports: &DeviceReports, id: GroupId, heard: &Heard) -> Verdict {
-    let Some(group) = state.groups.get(&id) else { return Verdict::Stuck };
-    if group.in_sync.is_empty() && mutant::on(Mutant::SettleLost) {
-        return Verdict::Known(group_info(id, group));
-    }
-    let evidence = Evidence::of(state, reports, id, group);
-    if group.doubt == Doubt::Gone {
-        return judge_emptied(state, reports, (id, group), &evidence, heard);
-    }
-    if evidence.is_gone() {
-        return match heard.is_complete() {
-            true => Verdict::Stuck,
-            false => Verdict::WaitsFor(heard.silent.clone()),
+impl Case<'_> {
+    /// Collects what is known of this group. `None`: there is no such group.
+    pub(super) fn of<'a>(
+        state: &'a State,
+        reports: &'a DeviceReports,
+        id: GroupId,
+    ) -> Option<Case<'a>> {
+        let group = state.groups.get(&id)?;
+        let stored = group.told.as_deref().cloned().unwrap_or_default();
+        let told: Vec<(&GroupInfo, &Map)> = device_report::lost_maps(state, reports)
+            .filter_map(|m| Some((m.configs.get(&id)?, m)))
+            .collect();
+        let rank = |t: &Testimony| (t.config.epoch, t.version);
+        let sure = told.iter().filter(|(g, _)| is_sure(g) && g.epoch >= group.epoch.0);
+        let sure = sure.max_by_key(|(g, m)| (g.epoch, m.version));
+        let sure = sure.map(|(config, map)| Testimony::of(config, map));
+        let sure = sure.into_iter().chain(Testimony::stored(&stored)).max_by_key(rank);
+        let newest = match &sure {
+            Some(sure) if sure.config.epoch > group.epoch.0 => sure.config.clone(),
+            _ => GroupInfo { reached: 0, ..group_info(id, group) },
         };
-    }
-    let newest = &evidence.newest;
-    let same = |d: DeviceId| evidence.has_content(state, d);
-    let is_here = |d: &DeviceId| reports.contains_key(d) && !heard.older.contains(d) && same(*d);
-    let in_sync = || newest.in_sync.iter().map(|d| DeviceId(*d));
-    let missing: BTreeSet<DeviceId> = in_sync().filter(|d| !is_here(d)).collect();
-    let last = evidence.reached;
-    let later = last > newest.epoch;
-    let blank = may_be_emptied(state, reports, newest, in_sync());
-    if missing.is_empty() && !later && !blank {
-        let waits = state.recovery.open || newest.in_sync.is_empty();
-        return match waits && !heard.is_complete() {
-            true => Verdict::WaitsFor(heard.silent.clone()),
-            false => Verdict::Known(above_all(state, newest.clone(), last)),
+        let since = sure.as_ref().map_or(0, |sure| sure.version.0);
+        let counts = |(g, m): &&(&GroupInfo, &Map)| {
+            !is_sure(g) && disks::is_news(state, m.version) && m.version.0 > since
         };
+        let doubted = || told.iter().filter(counts);
+        let emptied = doubted().filter(|(g, _)| g.doubt == Doubt::Gone as u32);
+        let emptied = emptied.map(|(g, _)| g.epoch).filter(|epoch| *epoch >= newest.epoch);
+        let gone = emptied.fold(stored.gone, u64::max);
+        let doubted_at = doubted().map(|(_, m)| m.version.0).fold(stored.doubted_at, u64::max);
+        let acted = reports.values().map(|w| w.acted(id));
+        let reached = acted.chain(doubted().map(|(g, _)| g.epoch.max(g.reached)));
+        let reached = reached.fold(stored.reached, u64::max);
+        let doubted_at = if doubted_at > since { doubted_at } else { 0 };
+        let reached = if mutant::on(Mutant::IgnoreActed) { 0 } else { reached };
+        Some(Case { state, reports, id, group, newest, sure, doubted_at, gone, reached })
     }
-    if !heard.is_complete() {
-        let all = later || blank || missing.is_disjoint(&heard.silent);
-        return Verdict::WaitsFor(if all { heard.silent.clone() } else { missing });
-    }
-    // The earlier content of such a device may have taken part in a later epoch.
-    let members = evidence.members();
-    let other = members.iter().any(|d| reports.contains_key(d) && !same(*d));
-    let emptied = may_be_emptied(state, reports, newest, members.into_iter());
-    if evidence.doubted.is_some() || other || emptied {
-        return Verdict::Stuck;
-    }
-    let sealed = |(d, w): (&DeviceId, &DeviceReport)| {
-        let said = w.groups.get(&id)?;
-        (said.acted == last && said.base == last && !said.joiner).then_some(*d)
-    };
-    let whole: Vec<DeviceId> = reports.iter().filter_map(sealed).collect();
-    let known = |whole| above_all(state, sealed_in(newest, whole), last);
-    match (later, whole.len()) {
-        (true, 1) if state.recovery.open => Verdict::Alone(known(whole)),
-        (true, 1..=3) if !mutant::on(Mutant::IgnoreReports) => Verdict::Known(known(whole)),
-        _ => Verdict::Stuck,
-    }
-}
 
-/// Returns true if one of these replicas may have been emptied after it served alone: it remembers
-/// nothing of a group that others remember. It was not emptied if a map with this newest
-/// configuration names its present content, and the MDM of that map was sure.
-fn may_be_emptied(
-    state: &State,
-    reports: &DeviceReports,
-    newest: &GroupInfo,
-    mut replicas: impl Iterator<Item = DeviceId>,
-) -> bool {
-    let id = GroupId(newest.id);
-    let maps = || device_report::lost_maps(state, reports);
-    let has = |m: &&Map| m.configs.get(&id).is_some_and(|g| g.epoch == newest.epoch && is_sure(g));
-    let sure: Vec<&Map> = maps().filter(has).collect();
-    let kept = |d: DeviceId| sure.iter().any(|map| disks::has_content_of(state, map, d));
-    let is_blank = |d: DeviceId| {
-        reports.get(&d).is_some_and(|w| w.is_blank(id, state.recovery.began)) && !kept(d)
-    };
-    let touched = reports.values().any(|w| w.groups.contains_key(&id))
-        || maps().any(|m| m.configs.contains_key(&id));
-    touched && replicas.any(is_blank)
-}
-
-/// Judges a group with a replica that is empty although the state says that it has data. The
-/// replica may have been emptied long ago. That is certain if it is a witness of a newer
-/// configuration that has a primary: the MDM that made that one was not in doubt. Then the replicas
-/// in sync there have everything if all have reported and no device took part in a later epoch.
-fn judge_emptied(
-    state: &State,
-    reports: &DeviceReports,
-    (id, known): (GroupId, &Group),
-    evidence: &Evidence,
-    heard: &Heard,
-) -> Verdict {
-    let newest = &evidence.newest;
-    let mut members = evidence.members();
-    members.extend(&known.replicas);
-    let is_silent = |d: &DeviceId| !reports.contains_key(d) || heard.older.contains(d);
-    let (silent, came): (Vec<DeviceId>, Vec<_>) = members.iter().partition(|d| is_silent(d));
-    let began = state.recovery.began;
-    let is_witness = |d: &&DeviceId| {
-        evidence.has_content(state, **d) && reports[*d].is_witness(id, newest, began)
-    };
-    let (witnesses, silent) = (came.iter().filter(is_witness).count(), silent.len());
-    let later = evidence.reached > newest.epoch || evidence.is_gone();
-    let newer = newest.epoch > known.epoch.0 && newest.primary != 0;
-    let may = newer && !newest.in_sync.is_empty() && !later;
-    let waits = state.recovery.open && !heard.is_complete();
-    match may && witnesses + silent == members.len() {
-        false => Verdict::Stuck,
-        true if silent > 0 || waits => Verdict::WaitsFor(heard.silent.clone()),
-        true => Verdict::Known(above_all(state, newest.clone(), evidence.reached)),
+    /// Returns true if the device has the content that the newest configuration is about: the one
+    /// that the newest map names.
+    fn has_content(&self, heard: &Heard, device: DeviceId) -> bool {
+        let sure = self.sure.as_ref();
+        let named = sure.and_then(|sure| Some((sure.version, *sure.stores.get(&device)?)));
+        let since = named.map_or(MapVersion(0), |(version, _)| version);
+        let later = heard.contents.get(&device).copied().filter(|(version, _)| *version > since);
+        later.or(named).is_none_or(|(_, store)| disks::has(self.state, device, store))
     }
-}
 
-/// Returns what the reports add to the state's knowledge of a group that stays in doubt. A group
-/// that is `Gone` keeps its configuration, since only a newer one may end that doubt.
-pub(super) fn news(
-    state: &State,
-    reports: &DeviceReports,
-    id: GroupId,
-    verdict: &Verdict,
-) -> Option<Doubtful> {
-    let group = state.groups.get(&id)?;
-    let evidence = Evidence::of(state, reports, id, group);
-    let gone = evidence.is_gone() || *verdict == Verdict::Stuck;
-    let config = match evidence.doubted.filter(|_| gone) {
-        Some(doubted) => GroupInfo { doubt: Doubt::Gone as u32, ..doubted.clone() },
-        None if group.doubt == Doubt::Gone => group_info(id, group),
-        None => GroupInfo { doubt: Doubt::Reports as u32, ..evidence.newest.clone() },
-    };
-    let reached = evidence.reached.max(evidence.newest.epoch).max(config.epoch);
-    let told = Doubtful { config, reached };
-    let adds = reconcile::doubted(state, &told).is_some() && !mutant::on(Mutant::ForgetDoubts);
-    adds.then_some(told)
-}
+    /// Returns true if the device is here with that content.
+    fn is_here(&self, heard: &Heard, device: DeviceId) -> bool {
+        self.reports.contains_key(&device) && self.has_content(heard, device)
+    }
 
-/// Returns this configuration with an epoch that is at least the last one that the group has
-/// reached. It is also above those of an earlier recovery that this one does not know.
-fn above_all(state: &State, info: GroupInfo, last: u64) -> GroupInfo {
-    let epoch = info.epoch.max(last).max(first_number(state.recovery.at));
-    GroupInfo { epoch, ..info }
+    /// Returns the replicas of the newest configuration.
+    fn members(&self) -> BTreeSet<DeviceId> {
+        let ids = self.newest.replicas.iter().chain(&self.newest.in_sync);
+        ids.map(|d| DeviceId(*d)).collect()
+    }
+
+    fn in_sync(&self) -> impl Iterator<Item = DeviceId> + '_ {
+        self.newest.in_sync.iter().map(|d| DeviceId(*d))
+    }
+
+    /// Returns what follows from everything that is known.
+    pub(super) fn verdict(&self, heard: &Heard) -> Verdict {
+        if self.group.in_sync.is_empty() && mutant::on(Mutant::SettleLost) {
+            return Verdict::Known(group_info(self.id, self.group));
+        }
+        if self.group.doubt == Doubt::Gone || self.gone > 0 {
+            return self.of_emptied(heard);
+        }
+        let missing: BTreeSet<DeviceId> =
+            self.in_sync().filter(|d| !self.is_here(heard, *d)).collect();
+        let later = self.reached > self.newest.epoch;
+        let blank = self.may_be_emptied(self.in_sync());
+        if missing.is_empty() && !later && !blank {
+            let waits = self.state.recovery.open || self.newest.in_sync.is_empty();
+            return match waits && !heard.is_complete() {
+                true => Verdict::WaitsFor(heard.silent.clone()),
+                false => Verdict::Known(self.above_all(self.newest.clone())),
+            };
+        }
+        if !heard.is_complete() {
+            let all = later || blank || missing.is_disjoint(&heard.silent);
+            return Verdict::WaitsFor(if all { heard.silent.clone() } else { missing });
+        }
+        // The earlier content of such a device may have taken part in a later epoch. (The state
+        // itself knows when a replica of its own configuration comes with another content.)
+        let other = |d: &DeviceId| self.reports.contains_key(d) && !self.has_content(heard, *d);
+        let members = self.members();
+        let is_told = self.newest.epoch > self.group.epoch.0;
+        let emptied =
+            members.iter().any(other) || is_told && self.may_be_emptied(members.into_iter());
+        if emptied || self.doubted_at > 0 || self.misses_records(heard) {
+            return Verdict::Stuck;
+        }
+        let last = self.reached;
+        let sealed = |(d, w): (&DeviceId, &DeviceReport)| {
+            let said = w.groups.get(&self.id)?;
+            (said.acted == last && said.base == last && !said.joiner).then_some(*d)
+        };
+        let whole: Vec<DeviceId> = self.reports.iter().filter_map(sealed).collect();
+        let known = |whole| self.above_all(sealed_in(&self.newest, whole));
+        match (later, whole.len()) {
+            (true, 1) if self.state.recovery.open => Verdict::Alone(known(whole)),
+            (true, 1..=3) if !mutant::on(Mutant::IgnoreReports) => Verdict::Known(known(whole)),
+            _ => Verdict::Stuck,
+        }
+    }
+
+    /// Returns true if one of these replicas may have been emptied after it served alone: it
+    /// remembers nothing of a group that others remember. It was not emptied if a map with this
+    /// newest configuration names its present content, and the MDM of that map was sure.
+    fn may_be_emptied(&self, mut replicas: impl Iterator<Item = DeviceId>) -> bool {
+        let Case { state, reports, id, .. } = *self;
+        let maps = || device_report::lost_maps(state, reports);
+        let has = |m: &&Map| {
+            let config = m.configs.get(&id);
+            config.is_some_and(|g| g.epoch == self.newest.epoch && is_sure(g))
+        };
+        let sure: Vec<&Map> = maps().filter(has).collect();
+        let stored = self.sure.as_ref().filter(|s| s.config.epoch == self.newest.epoch);
+        let names = |d: DeviceId| stored.and_then(|s| s.stores.get(&d));
+        let kept = |d: DeviceId| {
+            sure.iter().any(|map| disks::has_content_of(state, map, d))
+                || names(d).is_some_and(|store| disks::has(state, d, *store))
+        };
+        let is_blank = |d: DeviceId| {
+            reports.get(&d).is_some_and(|w| w.is_blank(id, state.recovery.began)) && !kept(d)
+        };
+        let touched = self.reached > 0
+            || reports.values().any(|w| w.groups.contains_key(&id))
+            || maps().any(|m| m.configs.contains_key(&id));
+        touched && replicas.any(is_blank)
+    }
+
+    /// Returns true if a device was emptied during the recovery, and may have taken part in this
+    /// group before. No lost MDM knew its present content.
+    fn misses_records(&self, heard: &Heard) -> bool {
+        let named = |d: &DeviceId| heard.contents.get(d).map(|(_, store)| *store);
+        let unnamed =
+            |d: &DeviceId| named(d).is_none_or(|store| !disks::has(self.state, *d, store));
+        self.state.recovery.emptied.iter().any(unnamed)
+    }
+
+    /// Judges a group with a replica that is empty although the state says that it has data. The
+    /// replica may have been emptied long ago. That is certain if it is a witness of a newer
+    /// configuration that has a primary: the MDM that made that one was not in doubt. Then the
+    /// replicas in sync there have everything if all have reported and no device took part in a
+    /// later epoch.
+    fn of_emptied(&self, heard: &Heard) -> Verdict {
+        let newest = &self.newest;
+        let mut members = self.members();
+        members.extend(&self.group.replicas);
+        let is_silent = |d: &DeviceId| !self.reports.contains_key(d) || heard.older.contains(d);
+        let (silent, came): (Vec<DeviceId>, Vec<_>) = members.iter().partition(|d| is_silent(d));
+        let began = self.state.recovery.began;
+        let is_witness = |d: &&DeviceId| {
+            let report = &self.reports[*d];
+            self.has_content(heard, **d) && report.is_witness(self.id, newest, began)
+        };
+        let (witnesses, silent) = (came.iter().filter(is_witness).count(), silent.len());
+        let later = self.reached > newest.epoch;
+        let known = self.group.epoch.0.max(self.gone);
+        let newer = newest.epoch > known && newest.primary != 0;
+        let may = newer && !newest.in_sync.is_empty() && !later;
+        let waits = self.state.recovery.open && !heard.is_complete();
+        match may && witnesses + silent == members.len() {
+            false => Verdict::Stuck,
+            true if silent > 0 || waits => Verdict::WaitsFor(heard.silent.clone()),
+            true => Verdict::Known(self.above_all(newest.clone())),
+        }
+    }
+
+    /// Returns what the reports add to the state's knowledge of this group, which stays in doubt.
+    pub(super) fn news(&self) -> Option<Doubtful> {
+        let mut told = Told {
+            doubted_at: self.doubted_at,
+            gone: self.gone,
+            reached: self.reached,
+            ..Told::default()
+        };
+        if let Some(sure) = &self.sure {
+            let info = |(d, store): (&DeviceId, &u64)| StoreInfo {
+                device: d.0,
+                store: *store,
+                ..StoreInfo::default()
+            };
+            told.stores = sure.stores.iter().map(info).collect();
+            (told.config, told.version) = (Some(sure.config.clone()), sure.version.0);
+            told.reached = told.reached.max(sure.config.epoch);
+        }
+        let told = Doubtful { group: self.id.0, told };
+        let adds = reconcile::doubted(self.state, &told).is_some();
+        (adds && !mutant::on(Mutant::ForgetDoubts)).then_some(told)
+    }
+
+    /// Returns this configuration in an epoch that no device has reached.
+    fn above_all(&self, info: GroupInfo) -> GroupInfo {
+        let epoch = above_all(self.state, info.epoch.max(self.reached));
+        GroupInfo { epoch, reached: 0, ..info }
+    }
 }
 
 /// Returns the configuration in which these replicas are in sync: they were sealed in the last

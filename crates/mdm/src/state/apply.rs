@@ -160,6 +160,10 @@ impl State {
         }
         let awaited = edits.awaited.iter().map(|a| a.entry());
         self.recovery.awaited.extend(awaited);
+        self.recovery.emptied.extend(edits.emptied);
+        if !self.recovery.emptied.is_empty() && !self.wants_reports() {
+            self.recovery.emptied.clear();
+        }
         if let Some(left) = edits.recovered {
             reconcile::close_recovery(self, left);
         }

@@ -84,7 +84,8 @@ pub(super) fn device_up(state: &State, c: &command::DeviceUp) -> Option<Edits> {
         groups.extend(without_evidence(state, id));
     }
     let devices = (old != Some(&entry)).then_some((id, entry)).into_iter().collect();
-    Some(Edits { devices, server, groups, ..Edits::default() })
+    let emptied = (emptied && state.wants_reports()).then_some(id);
+    Some(Edits { devices, server, groups, emptied, ..Edits::default() })
 }
 
 /// Returns the intent of a new device.

@@ -30,6 +30,8 @@ pub struct Edits {
     pub(super) skipped: Option<SkippedIds>,
     pub(super) forget: Option<command::Forget>,
     pub(super) awaited: Vec<command::Awaited>,
+    /// A device that came back with another content while reports are wanted.
+    pub(super) emptied: Option<DeviceId>,
     /// The recovery ends, and these volumes stay unknown.
     pub(super) recovered: Option<Vec<u32>>,
 }

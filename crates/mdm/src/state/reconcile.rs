@@ -1,7 +1,7 @@
 //! The commands of a recovery of the MDMs, which add the reports of devices to the state.
 
 use super::{Edits, State, Volume};
-use crate::command::{self, Awaited, Command, Forget};
+use crate::command::{self, Awaited, Command, Forget, Told};
 use crate::group::{Doubt, Group};
 use crate::mapping::Mapping;
 use crate::publish::gaps;
@@ -9,6 +9,7 @@ use crate::recovery::{IDS_END, JUMP, SkippedIds, first_generation, first_number}
 use crate::refused::Refused;
 use crate::reserve::table;
 use crate::volume::check_size;
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
@@ -35,7 +36,7 @@ pub(super) fn reconcile(state: &State, c: &command::Reconcile) -> Edits {
     for info in c.made.iter().filter(|info| may_enter(state, info)) {
         groups.insert(GroupId(info.id), Group::doubtful(info));
     }
-    let told = c.doubts.iter().filter_map(|d| Some((GroupId(d.config.id), doubted(state, d)?)));
+    let told = c.doubts.iter().filter_map(|d| Some((GroupId(d.group), doubted(state, d)?)));
     groups.extend(told);
     for info in c.groups.iter().filter(|info| may_settle(state, info)) {
         let mut group = Group::settled(info, &|d| state.is_up(d));
@@ -68,20 +69,29 @@ fn is_kept(state: &State, id: u32) -> bool {
 }
 
 /// Returns a group that stays in doubt, with what this adds to the knowledge about it; `None` if it
-/// adds nothing.
-pub(crate) fn doubted(state: &State, told: &command::Doubtful) -> Option<Group> {
-    let old = state.groups.get(&GroupId(told.config.id)).filter(|g| g.doubt != Doubt::None)?;
-    let new = Group::doubtful(&told.config);
-    let newer = new.epoch > old.epoch && in_one_pool(state, &told.config);
-    let newer = newer && new.check(&|_| false).is_ok();
-    let changed_at = old.changed_at;
-    let mut group = if newer { Group { changed_at, ..new.clone() } } else { old.clone() };
-    group.doubt = old.doubt.max(new.doubt);
-    group.reached = old.reached.max(Epoch(told.reached));
-    if group.reached <= group.epoch {
-        group.reached = Epoch(0);
-    }
+/// adds nothing. The group's own configuration stays as it is.
+pub(crate) fn doubted(state: &State, new: &command::Doubtful) -> Option<Group> {
+    let old = state.groups.get(&GroupId(new.group)).filter(|g| g.doubt != Doubt::None)?;
+    let mut told = old.told.as_deref().cloned().unwrap_or_default();
+    told.add(&new.told);
+    let doubt = if told.gone > 0 { Doubt::Gone } else { old.doubt };
+    let told = Some(Box::new(told)).filter(|told| **told != Told::default());
+    let group = Group { doubt, told, ..old.clone() };
     (group != *old).then_some(group)
+}
+
+impl Told {
+    /// Adds what else was told.
+    fn add(&mut self, new: &Told) {
+        let rank = |t: &Told| t.config.as_ref().map(|config| (config.epoch, t.version));
+        if rank(new) > rank(self) {
+            (self.config, self.version) = (new.config.clone(), new.version);
+            self.stores.clone_from(&new.stores);
+        }
+        self.doubted_at = self.doubted_at.max(new.doubted_at);
+        self.gone = self.gone.max(new.gone);
+        self.reached = self.reached.max(new.reached);
+    }
 }
 
 /// Returns a group in doubt that no volume uses, empty, in an epoch above all epochs in which a
@@ -91,11 +101,9 @@ fn emptied_unused(state: &State, id: GroupId) -> Option<(GroupId, Group)> {
     if state.recovery.open || state.is_used(id) {
         return None;
     }
-    let last = old.epoch.max(old.reached).0;
-    let epoch = Epoch((last + JUMP).max(first_number(state.recovery.at)));
-    let (in_sync, reached) = (Vec::new(), Epoch(0));
-    let mut group =
-        Group { epoch, in_sync, doubt: Doubt::None, reached, lost: true, ..old.clone() };
+    let epoch = Epoch((old.reached().0 + JUMP).max(first_number(state.recovery.at)));
+    let (in_sync, told) = (Vec::new(), None);
+    let mut group = Group { epoch, in_sync, doubt: Doubt::None, told, lost: true, ..old.clone() };
     group.form(&|d| state.is_up(d));
     Some((id, group))
 }

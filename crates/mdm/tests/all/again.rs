@@ -2,13 +2,13 @@
 //! everything, and its map has taken the place of the maps that told.
 
 use crate::common::*;
-use base::{DeviceId, GroupId};
+use base::{DeviceId, GroupId, MapVersion};
 use mdm::group::{Doubt, Group};
 use mdm::members::Member;
 use mdm::recovery::{DeviceReport, DeviceReports, JUMP, close, may_be_needed, plan};
 use mdm::{Outcome, State};
 use wire::control::DeviceKind::Durable;
-use wire::control::{GroupInfo, GroupReport, Report, StoreInfo};
+use wire::control::{DeviceInfo, GroupInfo, GroupReport, Report, StoreInfo};
 
 /// Time of the first recovery, in seconds since 1970.
 const FIRST: u64 = 6000;
@@ -80,7 +80,11 @@ fn took_part(epoch: u64) -> DeviceReport {
 /// contents of devices.
 fn with_map(epoch: u64, version: u64, config: &GroupInfo, stores: &[(u32, u64)]) -> DeviceReport {
     let mut report = took_part(epoch);
-    let info = |(device, store): &(u32, u64)| StoreInfo { device: *device, store: *store };
+    let info = |(device, store): &(u32, u64)| StoreInfo {
+        device: *device,
+        store: *store,
+        ..StoreInfo::default()
+    };
     let devices = stores.iter().map(info).collect();
     let config = Some(config.clone());
     let groups =
@@ -92,10 +96,14 @@ fn with_map(epoch: u64, version: u64, config: &GroupInfo, stores: &[(u32, u64)])
 
 /// Returns the same report of a process that has the present map of this state.
 fn with_map_of(state: &State, epoch: u64) -> DeviceReport {
-    let page = state.pages_since(base::MapVersion(0)).pop().unwrap();
-    let stores: Vec<(u32, u64)> = page.devices.iter().map(|d| (d.id, d.store)).collect();
+    let page = state.pages_since(MapVersion(0)).pop().unwrap();
     let config = page.groups.iter().find(|g| g.id == 1).unwrap();
-    with_map(epoch, state.version.0, config, &stores)
+    let mut report = with_map(epoch, state.version.0, config, &[]);
+    let info = |d: &DeviceInfo| StoreInfo { device: d.id, store: d.store, awaited: d.awaited };
+    let devices = page.devices.iter().map(info).collect();
+    let (version, told) = (state.version.0, state.version.0);
+    assert!(report.add(Report { version, told, devices, ..Report::default() }));
+    report
 }
 
 fn reports<const N: usize>(list: [(u32, DeviceReport); N]) -> DeviceReports {
@@ -109,7 +117,8 @@ fn let_an_older_disk_in() -> State {
     let newest = config(3, &[1, 2], &[1, 2]);
     let partner = with_map(3, SINCE, &newest, &[(1, NEWER), (2, 12)]);
     finish(&mut state, &reports([(1, took_part(1)), (2, partner), (3, took_part(0))]));
-    assert_eq!((group(&state).doubt, group(&state).epoch.0), (Doubt::Reports, 3));
+    let found = group(&state);
+    assert_eq!((found.doubt, found.epoch.0, found.reached().0), (Doubt::Reports, 1, 3));
     state
 }
 
@@ -118,14 +127,14 @@ pub(crate) fn a_map_names_the_content_that_groups_wait_for() {
     let state = let_an_older_disk_in();
     let named = |state: &State, have| {
         let page = state.pages_since(have).pop().unwrap();
-        page.devices.iter().find(|d| d.id == 1).map(|d| d.store)
+        page.devices.iter().find(|d| d.id == 1).map(|d| (d.store, d.awaited))
     };
-    assert_eq!(named(&state, base::MapVersion(0)), Some(NEWER));
-    // It names the older one when nothing waits any more, also to a server that has the last map.
+    assert_eq!(named(&state, MapVersion(0)), Some((11, NEWER)));
+    // It names none when nothing waits any more, also to a server that has the last map.
     let mut over = state.clone();
     over.groups.values_mut().for_each(|g| g.doubt = Doubt::None);
-    let have = base::MapVersion(over.version.0 - 1);
-    assert_eq!((named(&state, have), named(&over, have)), (Some(NEWER), Some(11)));
+    let have = MapVersion(over.version.0 - 1);
+    assert_eq!((named(&state, have), named(&over, have)), (Some((11, NEWER)), Some((11, 0))));
 }
 
 #[test]
@@ -159,10 +168,8 @@ fn ended_without_the_last_one() -> State {
     let newest = config(7, &[2, 3], &[3]);
     let two = with_map(1, SINCE, &newest, &[(2, 12), (3, 13)]);
     finish(&mut state, &reports([(1, took_part(1)), (2, two)]));
-    assert_eq!(
-        (group(&state).doubt, &group(&state).in_sync[..]),
-        (Doubt::Reports, &[DeviceId(3)][..])
-    );
+    let found = group(&state);
+    assert_eq!((found.doubt, found.epoch.0, found.reached().0), (Doubt::Reports, 1, 7));
     state
 }
 
@@ -190,7 +197,7 @@ pub(crate) fn the_last_epoch_counts_after_its_device_is_gone() {
     let mut state = recover(state, FIRST);
     let mut told = reports([(1, took_part(5)), (2, took_part(1)), (3, took_part(9))]);
     finish(&mut state, &told);
-    assert_eq!((group(&state).doubt, group(&state).reached.0), (Doubt::Reports, 9));
+    assert_eq!((group(&state).doubt, group(&state).reached().0), (Doubt::Reports, 9));
     let life = state.next_incarnation.0;
     assert_eq!(state.apply(state.index + 1, &up(3, life, 33, Durable)), Outcome::Changed);
     told.extend(reports([(3, took_part(0)), (4, took_part(0))]));
@@ -247,4 +254,98 @@ fn two_recoveries_from_one_backup_lead_to_different_epochs() {
     };
     let apart = settled(FIRST + 1) - settled(FIRST);
     assert!(apart >= JUMP / 64, "they are {apart} apart");
+}
+
+/// dev1's disk was replaced after the backup, and both replicas run. The order in which they
+/// register makes no difference: what the first one tells is stored before the other one comes.
+#[test]
+fn the_order_of_reports_makes_no_difference() {
+    let newest = config(4, &[1, 2], &[1, 2]);
+    let stores = [(1, NEWER), (2, 12)];
+    let told = || [1, 2].map(|d| (d, with_map(4, SINCE, &newest, &stores)));
+    for order in [[1, 2], [2, 1]] {
+        let mut state = recover(backup(), FIRST);
+        let mut heard = reports([(3, took_part(0))]);
+        for device in order {
+            if device == 1 {
+                let life = state.next_incarnation.0;
+                let up = up(1, life, NEWER, Durable);
+                assert_eq!(state.apply(state.index + 1, &up), Outcome::Changed);
+            }
+            heard.extend(reports(told()).into_iter().filter(|(d, _)| d.0 == device));
+            settle(&mut state, &heard);
+        }
+        let found = group(&state);
+        assert_eq!((found.doubt, found.in_sync.len()), (Doubt::None, 2), "{order:?}: {found:?}");
+    }
+}
+
+/// The map of a server that the earlier recovery did not hear shows that it was in no doubt about
+/// the configuration that the earlier recovery repeats.
+#[test]
+fn a_sure_map_counts_beside_that_of_an_earlier_recovery_in_either_order() {
+    let newest = config(4, &[1, 2], &[1, 2]);
+    let repeated = GroupInfo { primary: 0, doubt: Doubt::Reports as u32, ..newest.clone() };
+    for order in [[1, 2], [2, 1]] {
+        let mut state = recover(backup(), SECOND);
+        let stores = [(1, 11), (2, 12)];
+        let mut heard = reports([(3, took_part(0))]);
+        for device in order {
+            let report = match device {
+                1 => with_map(4, SINCE, &newest, &stores),
+                _ => with_map(4, SINCE + 1, &repeated, &stores),
+            };
+            heard.extend(reports([(device, report)]));
+            settle(&mut state, &heard);
+        }
+        let found = group(&state);
+        assert_eq!((found.doubt, found.in_sync.len()), (Doubt::None, 2), "{order:?}: {found:?}");
+    }
+}
+
+/// The first recovery knew that dev3 had been in a later epoch, and dev3's disk was replaced then.
+/// The second one hears only that the first one was in doubt, and its MDM restarts.
+#[test]
+fn a_doubt_of_an_earlier_recovery_counts_after_a_restart_of_the_mdm() {
+    let mut first = backup();
+    apply(&mut first, &up(4, 4, 14, Durable));
+    let older = first.clone();
+    let mut first = recover(first, FIRST);
+    let told = reports([(1, took_part(5)), (2, took_part(1)), (3, took_part(9))]);
+    finish(&mut first, &told);
+    let mut second = recover(older, SECOND);
+    let told = reports([
+        (1, with_map_of(&first, 5)),
+        (2, with_map_of(&first, 1)),
+        (3, with_map_of(&first, 0)),
+    ]);
+    finish(&mut second, &told);
+    let told = [1, 2, 3, 4].map(|d| (d, took_part(if d == 1 { 5 } else { 0 })));
+    settle(&mut second, &reports(told));
+    assert_ne!(group(&second).doubt, Doubt::None, "{:?}", group(&second));
+}
+
+/// dev3 has not reported when its disk is replaced. It is no replica that the state knows, and it
+/// may have been the last one.
+#[test]
+pub(crate) fn a_device_that_was_emptied_before_it_reported_may_have_had_more() {
+    let mut state = recover(backup(), FIRST);
+    let mut told = reports([(1, took_part(5)), (2, took_part(1))]);
+    finish(&mut state, &told);
+    let life = state.next_incarnation.0;
+    assert_eq!(state.apply(state.index + 1, &up(3, life, 33, Durable)), Outcome::Changed);
+    told.extend(reports([(3, took_part(0))]));
+    settle(&mut state, &told);
+    assert_ne!(group(&state).doubt, Doubt::None, "{:?}", group(&state));
+}
+
+/// dev3 is a replica by the newest map only. It keeps what it has although the recovery's own map
+/// does not name it, and dev1, which that newest map does not name, keeps its older copy.
+#[test]
+fn a_map_after_the_recovery_has_the_configuration_that_the_state_had() {
+    let state = ended_without_the_last_one();
+    let page = state.pages_since(MapVersion(0)).pop().unwrap();
+    let published = page.groups.iter().find(|g| g.id == 1).unwrap();
+    assert_eq!((published.epoch, published.reached), (1, 7));
+    assert_eq!(published.replicas, [1, 2]);
 }

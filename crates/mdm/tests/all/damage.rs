@@ -151,7 +151,7 @@ fn in_doubt_the_newest_copy_that_devices_tell_of_is_taken() {
     state.apply(state.index + 1, &close);
     let told = plan(&state, &reports, false).unwrap();
     assert_eq!(state.apply(state.index + 1, &told), mdm::Outcome::Changed);
-    assert!(state.groups.values().all(|g| g.reached.0 == 2 * JUMP + 1), "it is remembered");
+    assert!(state.groups.values().all(|g| g.reached().0 == 2 * JUMP + 1), "it is remembered");
     assert_eq!(plan(&state, &reports, false), None, "dev5 is silent");
     let damage = state.damage("v", &all_know(&state), &reports).unwrap();
     assert!(damage.groups.len() == 2 && damage.groups.iter().all(|g| g.stale == [2, 1]));

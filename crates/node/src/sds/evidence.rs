@@ -72,7 +72,8 @@ impl Sds {
         }
         for device in members.into_iter().filter(|_| self.named) {
             let Some(known) = self.map.devices.get(&device) else { continue };
-            let info = StoreInfo { device: device.0, store: known.store };
+            let (device, awaited) = (device.0, known.awaited);
+            let info = StoreInfo { device, store: known.store, awaited };
             parts.part(info.encoded_len() + AROUND).devices.push(info);
         }
         let volumes = self.map.volumes.iter().filter(|_| self.named);

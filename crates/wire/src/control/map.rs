@@ -81,10 +81,14 @@ pub struct DeviceInfo {
     /// Identifies its content: drawn at random when its store was created.
     #[prost(fixed64, tag = "80")]
     pub store: u64,
+    /// After a recovery of the MDMs, a newer content than `store` that groups in doubt wait for. In
+    /// a later recovery, this map may be the only evidence of it. 0: there is none.
+    #[prost(fixed64, tag = "81")]
+    pub awaited: u64,
 }
 
 /// A group in the map. The format has allowed three replicas from the start.
-#[derive(Clone, PartialEq, prost::Message)]
+#[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct GroupInfo {
     /// Its id.
     #[prost(uint32, tag = "1")]
@@ -114,6 +118,10 @@ pub struct GroupInfo {
     /// write. 0: it is known. 1: not until devices have reported. 2: no report can tell.
     #[prost(uint32, tag = "80")]
     pub doubt: u32,
+    /// While the group is in doubt, an epoch that it is known to have reached. 0: none that is
+    /// later than `epoch`.
+    #[prost(uint64, tag = "81")]
+    pub reached: u64,
 }
 
 /// A volume in the map.

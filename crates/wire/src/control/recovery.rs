@@ -46,6 +46,9 @@ pub struct StoreInfo {
     /// Identifies the content: drawn at random when its store was created.
     #[prost(fixed64, tag = "2")]
     pub store: u64,
+    /// The content that groups in doubt wait for ([`super::DeviceInfo::awaited`]).
+    #[prost(fixed64, tag = "3")]
+    pub awaited: u64,
 }
 
 /// A device's record of one group.

@@ -17,7 +17,8 @@ fn knows(report: DeviceReport, devices: &[(u32, u64)]) -> DeviceReport {
 
 /// Returns the same report with a map of this version.
 fn knows_at(version: u64, mut report: DeviceReport, devices: &[(u32, u64)]) -> DeviceReport {
-    let info = |(device, store): &(u32, u64)| StoreInfo { device: *device, store: *store };
+    let info =
+        |(device, store): &(u32, u64)| StoreInfo { device: *device, store: *store, awaited: 0 };
     let devices = devices.iter().map(info).collect();
     assert!(report.add(Report { version, devices, next_volume: 2, ..Report::default() }));
     report

@@ -275,7 +275,7 @@ fn a_newer_disk_is_waited_for_when_the_process_that_knew_of_it_is_gone() {
     let version = b.mdm.state().recovery.version.0 + 1;
     let knows = || Report {
         version,
-        devices: vec![StoreInfo { device: 1, store: 99 }],
+        devices: vec![StoreInfo { device: 1, store: 99, awaited: 0 }],
         next_volume: 2,
         ..Report::default()
     };
