@@ -418,8 +418,13 @@ pub struct Reconcile {
     pub generations: u32,
     /// What reports tell of groups that stay in doubt. Servers forget it with their maps, so it
     /// becomes part of the state before they get another map.
-    #[prost(message, repeated, tag = "16")]
+    // An earlier build used tag 16.
+    #[prost(message, repeated, tag = "17")]
     pub doubts: Vec<Doubtful>,
+    /// Devices that come back with another content, and had not reported before: with the contents
+    /// that they had.
+    #[prost(message, repeated, tag = "18")]
+    pub emptied: Vec<StoreInfo>,
 }
 
 /// What servers told of a group in doubt.

@@ -70,6 +70,17 @@ impl Group {
         group
     }
 
+    /// Returns the doubt as maps tell it. The map of an earlier recovery may have told more than the
+    /// state knows itself.
+    pub fn told_doubt(&self) -> Doubt {
+        let told = self.told.as_deref().filter(|_| self.doubt == Doubt::Reports);
+        let is_gone = |told: &Told| {
+            let newest = told.config.as_ref().map_or(self.epoch.0, |c| c.epoch.max(self.epoch.0));
+            told.gone > 0 && told.gone >= newest
+        };
+        if told.is_some_and(is_gone) { Doubt::Gone } else { self.doubt }
+    }
+
     /// Returns the highest epoch that the group is known to have reached.
     pub fn reached(&self) -> Epoch {
         self.told.as_ref().map_or(self.epoch, |told| self.epoch.max(Epoch(told.reached)))

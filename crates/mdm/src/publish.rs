@@ -10,7 +10,9 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use base::{DeviceId, GroupId, MapVersion, Mutant, VolumeId, mutant};
 use prost::Message;
-use wire::control::{ClientInfo, DeviceInfo, GroupInfo, IdRange, LostRange, MapPage, VolumeInfo};
+use wire::control::{
+    ClientInfo, DeviceInfo, GroupInfo, IdRange, LostRange, MapPage, StoreInfo, VolumeInfo,
+};
 
 /// The most groups in one page.
 pub const GROUPS_PER_PAGE: usize = 4096;
@@ -130,6 +132,11 @@ pub fn device_info(id: DeviceId, d: &Device) -> DeviceInfo {
     }
 }
 
+/// Returns the content of a device as messages and the log name it.
+pub(crate) fn store_info(device: DeviceId, store: u64) -> StoreInfo {
+    StoreInfo { device: device.0, store, awaited: 0 }
+}
+
 /// Returns a group's entry in the map.
 pub fn group_info(id: GroupId, g: &Group) -> GroupInfo {
     let ids = |of: &[DeviceId]| of.iter().map(|d| d.0).collect();
@@ -142,7 +149,7 @@ pub fn group_info(id: GroupId, g: &Group) -> GroupInfo {
         joiners: ids(&g.joiners),
         lost: g.lost,
         leaving: g.leaving.map_or(0, |d| d.0),
-        doubt: g.doubt as u32,
+        doubt: g.told_doubt() as u32,
         reached: if g.reached() > g.epoch { g.reached().0 } else { 0 },
     }
 }

@@ -28,8 +28,8 @@
 //! A device that is empty may have had more before ([`Doubt::Gone`]). Then rule 1 holds only for a
 //! configuration that is newer than the state's, and only if each device that may have been emptied
 //! was emptied before that configuration was made ([`DeviceReport::is_witness`]). Rule 2 never
-//! applies then. The same holds if an earlier recovery was in doubt about a group, and this one
-//! began with an older state: maps carry the doubt, and [`verdict`] says what they prove.
+//! applies then. What the maps of an earlier recovery prove, which was in doubt itself, and what is
+//! stored of a group that stays in doubt, is in [`verdict`].
 //!
 //! Limit: a recovery can't recognise a device that was admitted after the state was made, served
 //! alone, and was then emptied. Its store looks like that of a new device.
@@ -62,6 +62,7 @@ pub(crate) use record::{IDS_END, SkippedIds, first_generation, first_number};
 use crate::command::{Command, Reconcile};
 use crate::group::{Doubt, Group};
 use crate::members::Member;
+use crate::publish::store_info;
 use crate::refused::MAX_VOLUMES;
 use crate::state::reconcile;
 use crate::state::{Device, State};
@@ -145,7 +146,10 @@ impl State {
             began: MapVersion(0),
             lost,
             awaited,
-            emptied: core::mem::take(&mut self.recovery.emptied),
+            emptied: match earlier {
+                Some(_) => core::mem::take(&mut self.recovery.emptied),
+                None => BTreeMap::new(),
+            },
             device: floors.0 + IDS,
             server: floors.1 + IDS,
             group: floors.2 + MANY_IDS,
@@ -291,6 +295,22 @@ fn above_all(state: &State, epoch: u64) -> u64 {
     let at = state.recovery.at;
     let first = epoch.max(first_number(at)).next_multiple_of(JUMP);
     first + at % (1 << 16) * (JUMP >> 16)
+}
+
+/// Returns the command that records, before a device is registered with another content, that what
+/// it had is gone: it has not reported, although a recovery has ended without it. `None`: that is
+/// not so.
+pub fn emptied_command(state: &State, reports: &DeviceReports, up: &Command) -> Option<Command> {
+    let Command::DeviceUp(up) = up else { return None };
+    let id = DeviceId(up.device);
+    let known = state.devices.get(&id).filter(|d| d.store != up.store)?;
+    let awaited = state.recovery.awaited.get(&id).is_some_and(|(_, store)| *store == up.store);
+    let heard = reports.contains_key(&id) || state.recovery.emptied.contains_key(&id);
+    if state.recovery.open || awaited || heard || !state.wants_reports() {
+        return None;
+    }
+    let emptied = Vec::from([store_info(id, known.store)]);
+    Some(Command::Reconcile(Reconcile { emptied, ..Reconcile::default() }))
 }
 
 /// Returns true if no device has data of an unknown volume: all have reported, except devices

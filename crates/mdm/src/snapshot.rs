@@ -8,7 +8,7 @@ use crate::group::{Doubt, Group};
 use crate::mapping::Mapping;
 use crate::members::Member;
 use crate::objects::{Domain, FaultSet, Objects, Pool};
-use crate::publish::{device_info, gaps, group_info, volume_info};
+use crate::publish::{device_info, gaps, group_info, store_info, volume_info};
 use crate::recovery::{JUMP, Recovery};
 use crate::reserve::{Asked, table};
 use crate::state::naming;
@@ -24,7 +24,7 @@ use base::{
 };
 use prost::Message;
 use wire::control::{
-    AcceptedLoss, DeviceInfo, GroupInfo, IdRange, MdmInfo, ObjectKind, ReserveOutcome,
+    AcceptedLoss, DeviceInfo, GroupInfo, IdRange, MdmInfo, ObjectKind, ReserveOutcome, StoreInfo,
     UnknownValue, VolumeInfo, known, level_of,
 };
 
@@ -117,8 +117,8 @@ struct RecoveryRecord {
     lost_to: u64,
     #[prost(message, repeated, tag = "18")]
     awaited: Vec<Awaited>,
-    #[prost(uint32, repeated, tag = "19")]
-    emptied: Vec<u32>,
+    #[prost(message, repeated, tag = "19")]
+    emptied: Vec<StoreInfo>,
 }
 
 /// Absent in snapshots from before there were objects: then there are those of a new cluster.
@@ -184,7 +184,8 @@ struct GroupRecord {
     changed_at: u64,
     #[prost(uint32, repeated, tag = "3")]
     filling: Vec<u32>,
-    #[prost(message, optional, tag = "4")]
+    // An earlier build used tag 4.
+    #[prost(message, optional, tag = "5")]
     told: Option<Told>,
 }
 
@@ -424,7 +425,7 @@ fn recovery_record(r: &Recovery) -> RecoveryRecord {
         lost_from: r.lost.start.0,
         lost_to: r.lost.end.0,
         awaited: r.awaited.iter().map(Awaited::of).collect(),
-        emptied: r.emptied.iter().map(|d| d.0).collect(),
+        emptied: r.emptied.iter().map(|(d, store)| store_info(*d, *store)).collect(),
         device: r.device,
         server: r.server,
         group: r.group,
@@ -455,7 +456,7 @@ fn recovery(r: RecoveryRecord, next_volume: u32) -> Recovery {
         began: MapVersion(began),
         lost: MapVersion(lost.start)..MapVersion(lost.end),
         awaited: r.awaited.iter().map(Awaited::entry).collect(),
-        emptied: r.emptied.into_iter().map(DeviceId).collect(),
+        emptied: r.emptied.iter().map(|s| (DeviceId(s.device), s.store)).collect(),
         device: r.device,
         server: r.server,
         group: r.group,
@@ -510,8 +511,8 @@ fn device(r: DeviceRecord) -> Device {
 fn group_record(id: GroupId, g: &Group) -> GroupRecord {
     let filling = g.filling.iter().map(|d| d.0).collect();
     let (changed_at, told) = (g.changed_at.0, g.told.as_deref().cloned());
-    // `told` says which epoch it has reached.
-    let info = GroupInfo { reached: 0, ..group_info(id, g) };
+    // `told` has the rest.
+    let info = GroupInfo { doubt: g.doubt as u32, reached: 0, ..group_info(id, g) };
     GroupRecord { info, changed_at, filling, told }
 }
 

@@ -220,12 +220,26 @@ impl MapView {
     }
 
     fn take(&mut self, version: MapVersion, pages: Vec<MapPage>) -> Changes {
+        if is_of_before(version, self.version.0) && self.version.0 > 0 {
+            self.doubt_others(&pages);
+        }
         self.version = version;
         let mut changes = Changes::default();
         for page in pages {
             self.apply(page, &mut changes);
         }
         changes
+    }
+
+    /// Marks the groups that these pages do not have as groups in doubt. A map from after a recovery
+    /// has all groups that the recovered MDM knows. What the earlier map says of others is no
+    /// decision of that MDM.
+    fn doubt_others(&mut self, pages: &[MapPage]) {
+        let told: BTreeSet<u32> = pages.iter().flat_map(|p| &p.groups).map(|g| g.id).collect();
+        let others = self.groups.iter().map(|(id, _)| id).filter(|id| !told.contains(&id.0));
+        for id in others.collect::<Vec<GroupId>>() {
+            self.doubts.entry(id).or_insert((mdm::group::Doubt::Reports as u32, 0));
+        }
     }
 
     /// True unless an answer has begun whose last page has not come.

@@ -4,6 +4,7 @@
 //! server's map tells decisions of lost MDMs, so it stays true when that process ends
 //! ([`State::heed`]).
 
+use super::JUMP;
 use crate::group::Doubt;
 use crate::refused::{MAX_DEVICES, MAX_SDCS, MAX_VOLUMES};
 use crate::reserve::REGISTRANTS;
@@ -73,7 +74,11 @@ impl DeviceReport {
             || map.unknown.len() + part.unknown.len() > TOLD_UNKNOWN
             || map.stores.len() + part.devices.len() > MAX_DEVICES
             || part.groups.iter().any(|g| g.acted.max(g.base) >= EPOCHS)
-            || part.groups.iter().filter_map(|g| g.config.as_ref()).any(|c| c.epoch >= EPOCHS)
+            || part
+                .groups
+                .iter()
+                .filter_map(|g| g.config.as_ref())
+                .any(|c| c.epoch.max(c.reached) >= EPOCHS)
         {
             return false;
         }
@@ -110,8 +115,13 @@ impl DeviceReport {
     /// Returns true if the device remembers no epoch of this group, and its process has no map from
     /// before the doubt. Later maps do not tell whether it was in sync before, and neither does the
     /// map of an earlier recovery that was in doubt about the group.
-    pub(super) fn is_blank(&self, group: GroupId, began: MapVersion) -> bool {
-        let doubted = self.map.configs.get(&group).is_some_and(|c| c.doubt != Doubt::None as u32);
+    /// `lost` is where the versions of lost MDMs begin: a map from after a later recovery that does
+    /// not have the group says nothing of it either.
+    pub(super) fn is_blank(&self, group: GroupId, began: MapVersion, lost: MapVersion) -> bool {
+        let doubted = match self.map.configs.get(&group) {
+            Some(config) => config.doubt != Doubt::None as u32,
+            None => self.map.version.0 / JUMP > lost.0 / JUMP,
+        };
         let doubted = doubted && !mutant::on(Mutant::BelieveDoubtful);
         (doubted || !self.map.is_before(began)) && self.acted(group) == 0
     }

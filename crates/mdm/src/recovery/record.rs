@@ -1,7 +1,7 @@
 //! The state's record of recoveries, and the numbers that follow from the time of a recovery.
 
 use crate::command::{Forget, Reconcile};
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::{DeviceId, MapVersion, VolumeId};
@@ -42,9 +42,10 @@ pub struct Recovery {
     /// Contents that such maps name, if no process had registered with them at that time. Maps of
     /// this MDM name them, too, as long as groups are in doubt.
     pub awaited: Contents,
-    /// Devices that came back with another content while reports were wanted. What they had before
-    /// is not known.
-    pub emptied: BTreeSet<DeviceId>,
+    /// Devices that came back with another content after the recovery, while groups were in doubt
+    /// and before they had reported: with the contents that they had. These may have had more of
+    /// any group.
+    pub emptied: BTreeMap<DeviceId, u64>,
     /// The lost MDMs may have given away ids of devices up to this one.
     pub device: u32,
     /// The same for servers.

@@ -2,9 +2,9 @@
 //! lost while it stays in doubt.
 //!
 //! A map of an MDM that was sure about a group is evidence: its configuration, and the contents that
-//! it names for the replicas. A map of an earlier recovery that was in doubt about the group proves
-//! nothing. It repeats a configuration, and names the contents that came back. It only tells which
-//! epoch the group has reached, and that this recovery does not know what happened to devices.
+//! it names for the replicas. A map of an earlier recovery that was in doubt about the group repeats
+//! a configuration. It tells which epoch the group has reached, and that this recovery does not know
+//! what happened to devices meanwhile: rule 2 does not count.
 //!
 //! Invariant: while a group stays in doubt, its entry in the state has everything that follows from
 //! the maps and records in the reports ([`Case::news`]). Servers get another map when the recovery
@@ -15,12 +15,12 @@ use super::device_report::{self, DeviceReport, DeviceReports, Map};
 use super::{Heard, above_all, disks};
 use crate::command::{Doubtful, Told};
 use crate::group::{Doubt, Group};
-use crate::publish::group_info;
+use crate::publish::{group_info, store_info};
 use crate::state::{State, reconcile};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use base::{DeviceId, GroupId, MapVersion, Mutant, mutant};
-use wire::control::{GroupInfo, StoreInfo};
+use wire::control::GroupInfo;
 
 /// The result of the reports for a group in doubt.
 #[derive(Clone, PartialEq, Debug)]
@@ -105,7 +105,7 @@ impl Case<'_> {
         let sure = sure.into_iter().chain(Testimony::stored(&stored)).max_by_key(rank);
         let newest = match &sure {
             Some(sure) if sure.config.epoch > group.epoch.0 => sure.config.clone(),
-            _ => GroupInfo { reached: 0, ..group_info(id, group) },
+            _ => GroupInfo { doubt: group.doubt as u32, reached: 0, ..group_info(id, group) },
         };
         let since = sure.as_ref().map_or(0, |sure| sure.version.0);
         let counts = |(g, m): &&(&GroupInfo, &Map)| {
@@ -113,8 +113,8 @@ impl Case<'_> {
         };
         let doubted = || told.iter().filter(counts);
         let emptied = doubted().filter(|(g, _)| g.doubt == Doubt::Gone as u32);
-        let emptied = emptied.map(|(g, _)| g.epoch).filter(|epoch| *epoch >= newest.epoch);
-        let gone = emptied.fold(stored.gone, u64::max);
+        let gone = emptied.map(|(g, _)| g.epoch).fold(stored.gone, u64::max);
+        let gone = if gone >= newest.epoch { gone } else { 0 };
         let doubted_at = doubted().map(|(_, m)| m.version.0).fold(stored.doubted_at, u64::max);
         let acted = reports.values().map(|w| w.acted(id));
         let reached = acted.chain(doubted().map(|(g, _)| g.epoch.max(g.reached)));
@@ -124,14 +124,12 @@ impl Case<'_> {
         Some(Case { state, reports, id, group, newest, sure, doubted_at, gone, reached })
     }
 
-    /// Returns true if the device has the content that the newest configuration is about: the one
-    /// that the newest map names.
+    /// Returns true if the device has the content that the newest configuration is about. The
+    /// testimony tells which one that is: when the content of a replica changed, the epoch rose.
     fn has_content(&self, heard: &Heard, device: DeviceId) -> bool {
-        let sure = self.sure.as_ref();
-        let named = sure.and_then(|sure| Some((sure.version, *sure.stores.get(&device)?)));
-        let since = named.map_or(MapVersion(0), |(version, _)| version);
-        let later = heard.contents.get(&device).copied().filter(|(version, _)| *version > since);
-        later.or(named).is_none_or(|(_, store)| disks::has(self.state, device, store))
+        let named = self.sure.as_ref().and_then(|sure| sure.stores.get(&device).copied());
+        let other = || heard.contents.get(&device).map(|(_, store)| *store);
+        named.or_else(other).is_none_or(|store| disks::has(self.state, device, store))
     }
 
     /// Returns true if the device is here with that content.
@@ -179,7 +177,8 @@ impl Case<'_> {
         let is_told = self.newest.epoch > self.group.epoch.0;
         let emptied =
             members.iter().any(other) || is_told && self.may_be_emptied(members.into_iter());
-        if emptied || self.doubted_at > 0 || self.misses_records(heard) {
+        let misses_records = !self.state.recovery.emptied.is_empty();
+        if emptied || self.doubted_at > 0 || misses_records {
             return Verdict::Stuck;
         }
         let last = self.reached;
@@ -213,22 +212,13 @@ impl Case<'_> {
             sure.iter().any(|map| disks::has_content_of(state, map, d))
                 || names(d).is_some_and(|store| disks::has(state, d, *store))
         };
-        let is_blank = |d: DeviceId| {
-            reports.get(&d).is_some_and(|w| w.is_blank(id, state.recovery.began)) && !kept(d)
-        };
+        let (began, lost) = (state.recovery.began, state.recovery.lost.start);
+        let is_blank =
+            |d: DeviceId| reports.get(&d).is_some_and(|w| w.is_blank(id, began, lost)) && !kept(d);
         let touched = self.reached > 0
             || reports.values().any(|w| w.groups.contains_key(&id))
             || maps().any(|m| m.configs.contains_key(&id));
         touched && replicas.any(is_blank)
-    }
-
-    /// Returns true if a device was emptied during the recovery, and may have taken part in this
-    /// group before. No lost MDM knew its present content.
-    fn misses_records(&self, heard: &Heard) -> bool {
-        let named = |d: &DeviceId| heard.contents.get(d).map(|(_, store)| *store);
-        let unnamed =
-            |d: &DeviceId| named(d).is_none_or(|store| !disks::has(self.state, *d, store));
-        self.state.recovery.emptied.iter().any(unnamed)
     }
 
     /// Judges a group with a replica that is empty although the state says that it has data. The
@@ -269,14 +259,18 @@ impl Case<'_> {
             ..Told::default()
         };
         if let Some(sure) = &self.sure {
-            let info = |(d, store): (&DeviceId, &u64)| StoreInfo {
-                device: d.0,
-                store: *store,
-                ..StoreInfo::default()
-            };
-            told.stores = sure.stores.iter().map(info).collect();
+            told.stores = sure.stores.iter().map(|(d, store)| store_info(*d, *store)).collect();
             (told.config, told.version) = (Some(sure.config.clone()), sure.version.0);
             told.reached = told.reached.max(sure.config.epoch);
+        }
+        // A map that says the same as an older one is no news.
+        if let Some(stored) = self.group.told.as_deref().filter(|_| self.doubted_at == 0)
+            && (&stored.config, &stored.stores) == (&told.config, &told.stores)
+        {
+            told.version = stored.version;
+        }
+        if told.reached <= self.group.epoch.0 {
+            told.reached = 0;
         }
         let told = Doubtful { group: self.id.0, told };
         let adds = reconcile::doubted(self.state, &told).is_some();

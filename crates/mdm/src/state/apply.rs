@@ -102,7 +102,11 @@ impl State {
         if let Some(objects) = edits.objects {
             self.objects = Objects { changed_at, ..objects };
         }
+        self.recovery.emptied.extend(edits.emptied);
         for (id, device) in edits.devices {
+            if self.recovery.emptied.get(&id) == Some(&device.store) {
+                self.recovery.emptied.remove(&id); // it is back
+            }
             self.next_incarnation =
                 self.next_incarnation.max(Incarnation(device.incarnation.0 + 1));
             self.devices.insert(id, Device { changed_at, ..device });
@@ -160,7 +164,6 @@ impl State {
         }
         let awaited = edits.awaited.iter().map(|a| a.entry());
         self.recovery.awaited.extend(awaited);
-        self.recovery.emptied.extend(edits.emptied);
         if !self.recovery.emptied.is_empty() && !self.wants_reports() {
             self.recovery.emptied.clear();
         }

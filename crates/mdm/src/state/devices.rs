@@ -80,12 +80,12 @@ pub(super) fn device_up(state: &State, c: &command::DeviceUp) -> Option<Edits> {
     let mut groups = groups::changed(state, state.groups_of(id), raise, &up, |group| {
         if emptied { group.emptied(id, &up) } else { group.restarted_if(new_life, id, &up) }
     });
-    if emptied {
+    let awaited = state.recovery.awaited.get(&id).is_some_and(|(_, store)| *store == c.store);
+    if emptied && !awaited {
         groups.extend(without_evidence(state, id));
     }
     let devices = (old != Some(&entry)).then_some((id, entry)).into_iter().collect();
-    let emptied = (emptied && state.wants_reports()).then_some(id);
-    Some(Edits { devices, server, groups, emptied, ..Edits::default() })
+    Some(Edits { devices, server, groups, ..Edits::default() })
 }
 
 /// Returns the intent of a new device.

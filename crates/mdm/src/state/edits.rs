@@ -30,8 +30,8 @@ pub struct Edits {
     pub(super) skipped: Option<SkippedIds>,
     pub(super) forget: Option<command::Forget>,
     pub(super) awaited: Vec<command::Awaited>,
-    /// A device that came back with another content while reports are wanted.
-    pub(super) emptied: Option<DeviceId>,
+    /// Devices that come back with another content than these.
+    pub(super) emptied: Vec<(DeviceId, u64)>,
     /// The recovery ends, and these volumes stay unknown.
     pub(super) recovered: Option<Vec<u32>>,
 }
@@ -57,6 +57,7 @@ impl Edits {
             || self.skipped.is_some()
             || self.forget.is_some()
             || !self.awaited.is_empty()
+            || !self.emptied.is_empty()
             || self.recovered.is_some()
     }
 }

@@ -14,7 +14,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
 use base::{DeviceId, Epoch, GroupId, MapVersion, PoolId, SdcId, VolumeId};
-use wire::control::{GroupInfo, RecoverMdm, VolumeInfo};
+use wire::control::{GroupInfo, RecoverMdm, StoreInfo, VolumeInfo};
 
 impl State {
     /// Returns the command that deletes the data of these unknown volumes from all devices.
@@ -59,7 +59,13 @@ pub(super) fn reconcile(state: &State, c: &command::Reconcile) -> Edits {
     let forget = c.forget.clone().filter(|f| f.volumes.iter().all(|id| is_kept(state, *id)));
     let recovered = (open && c.close).then(|| c.left.clone());
     let awaited = c.awaited.iter().filter(|a| may_await(state, a)).copied().collect();
-    Edits { groups, volumes, skipped, forget, recovered, awaited, ..Edits::default() }
+    let was = |s: &StoreInfo| {
+        let known = state.devices.get(&DeviceId(s.device)).map(|d| d.store);
+        (state.wants_reports() && known == Some(s.store)).then_some((DeviceId(s.device), s.store))
+    };
+    let new = |(d, _): &(DeviceId, u64)| !state.recovery.emptied.contains_key(d);
+    let emptied = c.emptied.iter().filter_map(was).filter(new).collect();
+    Edits { groups, volumes, skipped, forget, recovered, awaited, emptied, ..Edits::default() }
 }
 
 /// Returns true if the fate of this volume is unknown, so that its data is kept.
@@ -74,9 +80,8 @@ pub(crate) fn doubted(state: &State, new: &command::Doubtful) -> Option<Group> {
     let old = state.groups.get(&GroupId(new.group)).filter(|g| g.doubt != Doubt::None)?;
     let mut told = old.told.as_deref().cloned().unwrap_or_default();
     told.add(&new.told);
-    let doubt = if told.gone > 0 { Doubt::Gone } else { old.doubt };
     let told = Some(Box::new(told)).filter(|told| **told != Told::default());
-    let group = Group { doubt, told, ..old.clone() };
+    let group = Group { told, ..old.clone() };
     (group != *old).then_some(group)
 }
 

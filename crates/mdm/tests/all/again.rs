@@ -5,7 +5,9 @@ use crate::common::*;
 use base::{DeviceId, GroupId, MapVersion};
 use mdm::group::{Doubt, Group};
 use mdm::members::Member;
-use mdm::recovery::{DeviceReport, DeviceReports, JUMP, close, may_be_needed, plan};
+use mdm::recovery::{
+    DeviceReport, DeviceReports, JUMP, close, emptied_command, may_be_needed, plan,
+};
 use mdm::{Outcome, State};
 use wire::control::DeviceKind::Durable;
 use wire::control::{DeviceInfo, GroupInfo, GroupReport, Report, StoreInfo};
@@ -237,7 +239,8 @@ fn the_greater_doubt_counts_at_the_same_epoch() {
         let doubts = with_map(8, SINCE + 1, &gone, &[(1, 11), (2, 12)]);
         let told = reports([(order[0], known), (order[1], doubts), (3, took_part(0))]);
         settle(&mut state, &told);
-        assert_eq!(group(&state).doubt, Doubt::Gone, "{:?}", group(&state));
+        assert_eq!(group(&state).told_doubt(), Doubt::Gone, "{:?}", group(&state));
+        assert_eq!(state.recovery_status(&told, false).unwrap().stuck, 1);
     }
 }
 
@@ -326,17 +329,50 @@ fn a_doubt_of_an_earlier_recovery_counts_after_a_restart_of_the_mdm() {
 }
 
 /// dev3 has not reported when its disk is replaced. It is no replica that the state knows, and it
-/// may have been the last one.
+/// may have been the last one. Then its disk comes back.
 #[test]
 pub(crate) fn a_device_that_was_emptied_before_it_reported_may_have_had_more() {
     let mut state = recover(backup(), FIRST);
-    let mut told = reports([(1, took_part(5)), (2, took_part(1))]);
+    let told = reports([(1, took_part(5)), (2, took_part(1))]);
     finish(&mut state, &told);
-    let life = state.next_incarnation.0;
-    assert_eq!(state.apply(state.index + 1, &up(3, life, 33, Durable)), Outcome::Changed);
-    told.extend(reports([(3, took_part(0))]));
-    settle(&mut state, &told);
+    let comes = |state: &mut State, told: &DeviceReports, store: u64| {
+        let up = up(3, state.next_incarnation.0, store, Durable);
+        if let Some(emptied) = emptied_command(state, told, &up) {
+            assert_eq!(state.apply(state.index + 1, &emptied), Outcome::Changed);
+        }
+        assert_eq!(state.apply(state.index + 1, &up), Outcome::Changed);
+        *state = State::from_bytes(&state.to_bytes()).unwrap();
+    };
+    let mut blank = told.clone();
+    comes(&mut state, &blank, 33);
+    blank.extend(reports([(3, took_part(0))]));
+    settle(&mut state, &blank);
     assert_ne!(group(&state).doubt, Doubt::None, "{:?}", group(&state));
+    let mut back = told;
+    comes(&mut state, &back, 13);
+    back.extend(reports([(3, took_part(4))]));
+    settle(&mut state, &back);
+    let found = group(&state);
+    assert_eq!((found.doubt, &found.in_sync[..]), (Doubt::None, &[DeviceId(1)][..]));
+}
+
+/// The first recovery heard nothing of the newer content of dev1, and its map names the older one.
+/// The server of dev2 was cut off, and has the map that named the newer one.
+#[test]
+fn the_map_of_a_recovery_that_knew_less_does_not_overrule_a_sure_one() {
+    let mut first = recover(backup(), FIRST);
+    finish(&mut first, &reports([(1, took_part(1)), (3, took_part(0))]));
+    let newest = config(4, &[1, 2], &[1, 2]);
+    let sure = with_map(4, SINCE, &newest, &[(1, NEWER), (2, 12)]);
+    let told = reports([(1, with_map_of(&first, 1)), (2, sure), (3, took_part(0))]);
+    for state in [backup(), first] {
+        let mut state = recover(state, SECOND);
+        settle(&mut state, &told);
+        if state.recovery.open {
+            finish(&mut state, &told);
+        }
+        assert_ne!(group(&state).doubt, Doubt::None, "{:?}", group(&state));
+    }
 }
 
 /// dev3 is a replica by the newest map only. It keeps what it has although the recovery's own map

@@ -11,6 +11,7 @@ use base::mutant::{self, Mutant};
 use base::{DeviceId, LinkId};
 use mdm::controller::Registration;
 use mdm::detector::Verdict;
+use mdm::recovery;
 use seam::Effect;
 use wire::control::{Intent, Refusal, RefusalCode, Register, RegisterSdc, Registered};
 use wire::message;
@@ -41,6 +42,10 @@ impl Work<'_> {
             }
             Registration::Known(id) => (id, before),
             Registration::New(id, mut command) => {
+                let emptied = recovery::emptied_command(self.state(), self.reports.all(), &command);
+                if let Some(emptied) = emptied {
+                    self.execute(emptied);
+                }
                 self.tell_release(&mut command, m);
                 self.execute(command);
                 self.watch.born(id);
