@@ -70,8 +70,8 @@ impl Group {
         group
     }
 
-    /// Returns the doubt as maps tell it. The map of an earlier recovery may have told more than the
-    /// state knows itself.
+    /// Returns the doubt as maps tell it. The map of an earlier recovery may have told more than
+    /// the state knows itself.
     pub fn told_doubt(&self) -> Doubt {
         let told = self.told.as_deref().filter(|_| self.doubt == Doubt::Reports);
         let is_gone = |told: &Told| {

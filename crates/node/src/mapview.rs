@@ -231,9 +231,9 @@ impl MapView {
         changes
     }
 
-    /// Marks the groups that these pages do not have as groups in doubt. A map from after a recovery
-    /// has all groups that the recovered MDM knows. What the earlier map says of others is no
-    /// decision of that MDM.
+    /// Marks the groups that these pages do not have as groups in doubt. A map from after a
+    /// recovery has all groups that the recovered MDM knows. What the earlier map says of others is
+    /// no decision of that MDM.
     fn doubt_others(&mut self, pages: &[MapPage]) {
         let told: BTreeSet<u32> = pages.iter().flat_map(|p| &p.groups).map(|g| g.id).collect();
         let others = self.groups.iter().map(|(id, _)| id).filter(|id| !told.contains(&id.0));

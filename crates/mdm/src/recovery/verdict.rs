@@ -1,10 +1,10 @@
 //! What the reports tell of one group in doubt: its verdict, and the knowledge that must not get
 //! lost while it stays in doubt.
 //!
-//! A map of an MDM that was sure about a group is evidence: its configuration, and the contents that
-//! it names for the replicas. A map of an earlier recovery that was in doubt about the group repeats
-//! a configuration. It tells which epoch the group has reached, and that this recovery does not know
-//! what happened to devices meanwhile: rule 2 does not count.
+//! A map of an MDM that was sure about a group is evidence: its configuration, and the contents
+//! that it names for the replicas. A map of an earlier recovery that was in doubt about the group
+//! repeats a configuration. It tells which epoch the group has reached, and that this recovery does
+//! not know what happened to devices meanwhile: rule 2 does not count.
 //!
 //! Invariant: while a group stays in doubt, its entry in the state has everything that follows from
 //! the maps and records in the reports ([`Case::news`]). Servers get another map when the recovery
