@@ -392,6 +392,9 @@ impl Stage {
             };
             self.exposure.excuse = Some(format!("{} was {why}", those[0]));
         }
+        if !whole {
+            self.lose_last_data(those);
+        }
         self.exposure.exposed = true;
         self.rescue.device_was_emptied();
         true

@@ -55,11 +55,30 @@ impl Stage {
     pub(crate) fn older_disk(&mut self, i: u8) {
         let there = self.durable(i).map(|d| d.identity().uuid[0]);
         let newer = |r: &Replaced| !r.back && there.is_some_and(|store| store != r.older);
-        if self.has_no_mdm() && self.replaced.get(&i).is_some_and(newer) {
+        let comes = self.has_no_mdm() && self.replaced.get(&i).is_some_and(newer);
+        if comes && there.is_some_and(|store| self.is_named_elsewhere(i, store)) {
             self.marks.meet("sim: an older disk came back");
             self.rescue.device_was_emptied();
             self.exchange(i);
         }
+    }
+
+    /// Returns true if the map of another server that runs names this content of a device. If none
+    /// does, nothing tells that it has replaced another one, so the older one is believed.
+    fn is_named_elsewhere(&self, i: u8, store: u64) -> bool {
+        let device = self.id_of(i);
+        let others = (0..self.plan.sds).filter(|other| *other != i);
+        let mut maps = others.filter_map(|other| Some(self.sds(other)?.map()));
+        maps.any(|map| map.devices.get(&device).is_some_and(|d| d.store == store))
+    }
+
+    /// Returns true if a server's newer disk is rightly refused, as the MDM believes the older one:
+    /// the older one was there when the recovery was over, and the newer one has no newest copy.
+    pub(crate) fn is_older_believed(&self, i: u8) -> bool {
+        let device = self.id_of(i);
+        let believed = self.mdm().and_then(|m| m.state().devices.get(&device)).map(|d| d.store);
+        let aside = self.replaced.get(&i).filter(|r| !r.back).map(|r| r.older);
+        aside.is_some() && aside == believed && !self.has_newest_in_doubt(device)
     }
 
     pub(crate) fn newer_disk(&mut self, i: u8) {

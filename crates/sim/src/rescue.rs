@@ -5,9 +5,13 @@
 //! - data of a volume that is unknown to the MDMs is kept until an order deletes it;
 //! - a group is left in doubt only if a server was down or emptied meanwhile.
 
+mod backups;
 mod known;
 mod mappings;
 
+pub(crate) use self::backups::Which;
+
+use self::backups::Kept;
 use self::known::{Before, Has, Known};
 use crate::admin::{self, Order};
 use crate::check::Failure;
@@ -22,7 +26,6 @@ use mdm::State;
 use mdm::group::{Doubt, Group};
 use mdm::mapping::Mapping;
 use mdm::recovery::JUMP;
-use node::backup::{Backup, pack};
 use node::mdm::Mdm;
 use node::sds::Sds;
 use placement::slot_of;
@@ -49,24 +52,6 @@ enum Phase {
     Begun(u8),
     /// The recovery is over: maps are handed out again.
     Over,
-}
-
-/// A backup of the MDMs' log.
-#[derive(Clone, Debug)]
-struct Kept {
-    bytes: Vec<u8>,
-    has: Has,
-    /// A server was emptied, and this backup does not know it.
-    emptied: bool,
-}
-
-/// One of the backups that the operator keeps.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Which {
-    /// The first one that was written.
-    First,
-    /// The newest one.
-    Newest,
 }
 
 /// The loss of the MDMs' logs.
@@ -166,26 +151,12 @@ impl Rescue {
 const NOBODY: u8 = 7;
 
 impl Stage {
-    /// Lets the leading MDM write a backup.
-    pub(crate) fn back_up(&mut self) {
-        let Some(mdm) = self.mdm().filter(|m| m.is_decided()) else { return };
-        let backup = pack(&mdm.state().to_bytes(), self.seconds());
-        let has = has(mdm.state());
-        let knows_all = (0..self.plan.sds).all(|i| self.is_content(i, &has) == Some(true));
-        // The mark stays while a recovery is open, which waits for reports from before the backup.
-        self.rescue.emptied &= !knows_all || !self.rescue.is_whole();
-        if !self.rescue.is_whole() {
-            self.marks.meet("sim: a backup was written while a recovery was open");
-        }
-        let kept = Kept { bytes: backup, has, emptied: self.rescue.emptied };
-        self.rescue.first.get_or_insert_with(|| kept.clone());
-        self.rescue.newest = Some(kept);
-    }
-
     /// Kills the MDMs and deletes their logs, except the survivor's.
     pub(crate) fn lose_mdms(&mut self, survivor: Option<u8>) {
         let has_log = |i: u8| {
-            let consensus = self.mdm_at(i).and_then(|m| m.consensus());
+            // An MDM that was just added may not know the cluster yet.
+            let mdm = self.mdm_at(i).filter(|mdm| mdm.state().cluster.0 != 0);
+            let consensus = mdm.and_then(|mdm| mdm.consensus());
             self.plan.mdms > 1 && consensus.is_some_and(|c| c.last() > 0)
         };
         let possible = survivor.map_or(self.rescue.newest.is_some(), has_log);
@@ -197,6 +168,9 @@ impl Stage {
             _ => "sim: the MDMs' logs were lost",
         });
         let doubted = self.doubtful();
+        if !doubted.is_empty() {
+            self.marks.meet("sim: logs were lost while groups were in doubt");
+        }
         self.rescue.doubted.extend(doubted);
         self.rescue.judged = 0;
         self.rescue.phase = Phase::Lost(survivor);
@@ -219,6 +193,18 @@ impl Stage {
         desk.orders.retain(|o| !of_mdms(o) && !matches!(o, Order::Accept(_)));
         drop(desk);
         self.start(Who::Admin);
+    }
+
+    /// Notes that these servers lose their content. Volumes may have data there that no other
+    /// device has.
+    pub(crate) fn lose_last_data(&mut self, those: &[Who]) {
+        let held = |i: u8| self.sds(i).and_then(Sds::device).into_iter().flat_map(|d| d.volumes());
+        let (lost, rest): (Vec<u8>, Vec<u8>) =
+            (0..self.plan.sds).partition(|i| those.contains(&Who::Sds(*i)));
+        let rest: BTreeSet<VolumeId> = rest.into_iter().flat_map(held).collect();
+        let lost: Vec<VolumeId> = lost.into_iter().flat_map(held).collect();
+        let last = lost.into_iter().filter(|id| !rest.contains(id));
+        self.rescue.without_data.extend(last.collect::<Vec<_>>());
     }
 
     fn end_mdm(&mut self, i: u8) {
@@ -319,33 +305,6 @@ impl Stage {
         self.marks.meet("sim: an MDM was told to go on alone");
         self.start(Who::Mdm(i));
         self.desk.borrow_mut().orders.push_front(Order::Recover(i));
-    }
-
-    /// Makes a backup the log of an MDM, and starts it.
-    pub(crate) fn restore_mdms(&mut self, i: u8, which: Which) {
-        let kept = match which {
-            Which::First => self.rescue.first.clone(),
-            Which::Newest => self.rescue.newest.clone(),
-        };
-        let (Phase::Lost(None), Some(kept)) = (self.rescue.phase, kept) else { return };
-        if Some(&kept.bytes) != self.rescue.newest.as_ref().map(|newest| &newest.bytes) {
-            self.marks.meet("sim: an older backup than the newest was restored");
-        }
-        let backup = Backup::from_bytes(&kept.bytes, NEXT.level_max).expect("it was just made");
-        let writes =
-            backup.log(&format!("mdm{i}"), Stage::address(Who::Mdm(i)), "admin", self.seconds());
-        self.rescue.phase = Phase::Begun(i);
-        self.rescue.emptied |= kept.emptied;
-        self.rescue.begin_with(kept.has);
-        self.marks.meet("sim: a backup was restored");
-        self.end_mdm(i);
-        let id = self.proc(Who::Mdm(i));
-        let disk = self.world.disk(id, DiskId(0));
-        disk.wipe();
-        for (at, data) in writes {
-            disk.write(at, &data, true).expect("there is room");
-        }
-        self.start(Who::Mdm(i));
     }
 
     /// Adds the other MDMs again, with empty logs.
@@ -483,6 +442,9 @@ impl Stage {
         judged.map_err(|text| Failure::new("recovery", text))?;
         let unknown: Vec<VolumeId> = lost.iter().copied().filter(|id| kept(*id)).collect();
         self.rescue.phase = Phase::Over;
+        if !self.doubtful().is_empty() {
+            self.marks.meet("sim: a recovery was over, with groups in doubt");
+        }
         for volume in self.volumes.iter_mut().filter(|v| v.id.is_some_and(|id| lost.contains(&id)))
         {
             volume.id = None;
@@ -545,11 +507,16 @@ impl Stage {
         let believed = state.devices.get(&own.device).map(|d| d.store);
         let emptied = believed.is_some_and(|store| store != own.uuid[0])
             && believed == self.rescue.stores.get(&own.device).copied();
-        let doubtful = state.groups.iter().filter(|(_, g)| g.doubt != Doubt::None);
-        let mut newest = doubtful.map(|(id, _)| doubt::is_newest(&self.copies(*id), own.device.0));
         let named = self.sds(i).is_some_and(|sds| sds.id().0 != 0);
-        let counts = named || newest.any(|newest| newest);
+        let counts = named || self.has_newest_in_doubt(own.device);
         begun && emptied && why.contains("was replaced since") && !counts
+    }
+
+    /// Returns true if a device has a newest copy of a group that the MDM has in doubt.
+    pub(crate) fn has_newest_in_doubt(&self, device: DeviceId) -> bool {
+        let groups = self.mdm().into_iter().flat_map(|m| &m.state().groups);
+        let mut doubtful = groups.filter(|(_, g)| g.doubt != Doubt::None);
+        doubtful.any(|(id, _)| doubt::is_newest(&self.copies(*id), device.0))
     }
 
     /// Returns true when a device is rightly refused after a recovery that does not know it. An

@@ -623,7 +623,9 @@ impl Stage {
                 self.replace_removed(i);
                 return Ok(());
             }
-            (Who::Sds(i), Some(Trouble::Refused(_))) if self.has_older_disk(i) => {
+            (Who::Sds(i), Some(Trouble::Refused(_)))
+                if self.has_older_disk(i) || self.is_older_believed(i) =>
+            {
                 self.exchange(i);
                 return Ok(());
             }

@@ -5,6 +5,7 @@
 //! many stories the operator ends the first one early, while a server is away or has an older disk.
 
 use super::{Action, Death, Story, Timed, Who};
+use crate::plan::IoKind;
 use std::time::Duration;
 
 /// What the second recovery begins with.
@@ -33,7 +34,7 @@ impl Story<'_> {
     /// The same backup is restored twice, or the backup after a recovery with an MDM's own log.
     fn same_backup(&mut self, backup: u64, again: u64) {
         if self.r.chance(0.3) {
-            self.exchange(backup, again);
+            self.replace_alone(backup, again);
         }
         let over = match self.r.chance(0.6) {
             true => self.end_early(again),
@@ -57,7 +58,7 @@ impl Story<'_> {
             self.empty(at);
         }
         if self.r.chance(0.3) {
-            self.exchange(backup, again);
+            self.replace_alone(backup, again);
         }
         if self.r.chance(0.4) {
             // No map tells of volumes that were created after the first backup.
@@ -82,7 +83,7 @@ impl Story<'_> {
     /// restored.
     fn backup_while_open(&mut self, backup: u64, again: u64) {
         match self.r.below(3) {
-            0 => self.exchange(backup, again),
+            0 => self.replace_alone(backup, again),
             1 => drop(self.newest_away(again)),
             _ => {}
         }
@@ -93,12 +94,12 @@ impl Story<'_> {
     }
 
     /// The operator ends the first recovery while a server with the newest copies is away, so that
-    /// groups stay in doubt. Processes restart meanwhile, or that server is removed. Mostly the logs
-    /// are lost again.
+    /// groups stay in doubt. Processes restart meanwhile, or that server is removed. Mostly the
+    /// logs are lost again.
     fn doubts(&mut self, backup: u64, again: u64) {
         let i = self.newest_away(again);
         if self.r.chance(0.3) {
-            self.exchange(backup, again);
+            self.replace_alone(backup, again);
         }
         let over = self.end_early(again);
         self.disturb(over, i);
@@ -117,7 +118,7 @@ impl Story<'_> {
         }
         let i = self.newest_away(again);
         if self.r.chance(0.3) {
-            self.exchange(backup, again);
+            self.replace_alone(backup, again);
         }
         let over = self.end_early(again);
         if self.r.chance(0.5) {
@@ -158,28 +159,89 @@ impl Story<'_> {
         again + open + self.r.range(500_000, 2_000_000)
     }
 
-    /// Takes a server away before the loss, so that another one continues alone. That one is away
-    /// from the loss on, mostly for long. Returns it.
-    fn newest_away(&mut self, again: u64) -> u8 {
+    /// Lets a server continue alone before the loss, as another one is away. Then it has the newest
+    /// copies. Returns it.
+    fn newest_alone(&mut self, again: u64) -> u8 {
         let loss = self.loss(again);
         let i = self.r.below(u64::from(self.plan.sds)) as u8;
-        let other = (i + self.r.range(1, u64::from(self.plan.sds) - 1) as u8) % self.plan.sds;
-        let alone = self.r.range(200_000, 1_500_000).min(loss);
-        match self.r.chance(0.5) {
-            true => self.cut_off(Who::Sds(other), loss - alone, loss),
-            false => {
-                let late = self.r.below(600_000);
-                self.away(loss - alone, other, alone + late);
-            }
-        }
-        let before = self.r.below(20_000).min(loss);
-        let away = before + self.r.range(1_000_000, 9_000_000);
-        self.away(loss - before, i, away);
+        self.alone(i, loss);
         i
     }
 
-    /// Restarts processes while groups may be in doubt. Server `i`, which may have the newest copies,
-    /// or another one, is removed, or its disk is replaced.
+    /// Takes servers away for some time before the loss, so that this one continues without them.
+    fn alone(&mut self, i: u8, loss: u64) {
+        let noticed = self.plan.limits.suspect_after.as_micros() as u64;
+        let from = loss - (noticed + self.r.range(300_000, 2_000_000)).min(loss);
+        let others: Vec<u8> = (0..self.plan.sds).filter(|other| *other != i).collect();
+        let one = *self.r.pick(&others);
+        let all = self.r.chance(0.3);
+        for other in others.into_iter().filter(|other| all || *other == one) {
+            match self.r.chance(0.5) {
+                true => self.cut_off(Who::Sds(other), from, loss),
+                false => {
+                    let late = self.r.below(600_000);
+                    self.away(from, other, loss - from + late);
+                }
+            }
+        }
+        self.write_between(from, loss);
+    }
+
+    /// The server with the newest copies is away from the loss on, mostly for long; or it is
+    /// emptied after the loss; or it keeps running. Returns it.
+    fn newest_away(&mut self, again: u64) -> u8 {
+        let loss = self.loss(again);
+        let i = self.newest_alone(again);
+        match self.r.below(3) {
+            0 => {
+                let at = self.between(loss + 1, again.max(loss + 2));
+                self.push(at, Action::Crash(Who::Sds(i), Death::default()));
+                let away = self.r.range(1_000, 600_000);
+                self.push(at + away, Action::Start(Who::Sds(i)));
+            }
+            1 => {}
+            _ => {
+                let before = self.r.below(20_000).min(loss);
+                let away = before + self.r.range(1_000_000, 9_000_000);
+                match self.r.chance(0.5) {
+                    true => self.cut_off(Who::Sds(i), loss - before, loss - before + away),
+                    false => self.away(loss - before, i, away),
+                }
+            }
+        }
+        i
+    }
+
+    /// Replaces a disk after the backup. The server continues alone with the newer disk, and has
+    /// the older one again after the loss.
+    fn replace_alone(&mut self, backup: u64, again: u64) {
+        let i = self.newest_alone(again);
+        let loss = self.loss(again);
+        let at = self.between(backup, backup.max(loss.saturating_sub(2_500_000)) + 1);
+        self.push(at, Action::NewDisk(i));
+        let at = self.between(loss + 1, again.max(loss + 2));
+        self.push(at, Action::OlderDisk(i));
+        if self.r.chance(0.3) {
+            let at = again + self.r.range(1_000, 5_000_000);
+            self.push(at, Action::NewerDisk(i));
+        }
+    }
+
+    /// Repeats some requests of clients in this time.
+    fn write_between(&mut self, from: u64, to: u64) {
+        let writes = |a: &Action| matches!(a, Action::Io { kind: IoKind::Write, .. });
+        let all: Vec<Action> =
+            self.plan.steps.iter().map(|s| s.action).filter(|a| writes(a)).collect();
+        for _ in 0..self.r.range(5, 30) {
+            if !all.is_empty() {
+                let (at, action) = (self.between(from, to), *self.r.pick(&all));
+                self.push(at, action);
+            }
+        }
+    }
+
+    /// Restarts processes while groups may be in doubt. Server `i`, which may have the newest
+    /// copies, or another one, is removed, or its disk is replaced.
     fn disturb(&mut self, over: u64, i: u8) {
         for mdm in 0..self.plan.mdms {
             if self.r.chance(0.7) {
@@ -229,12 +291,37 @@ impl Story<'_> {
                 self.away(loss - before, i, before + away);
             }
         }
-        self.push(again, begin(source, i));
         if self.r.chance(0.3) {
+            self.keep_a_map(again);
+        }
+        self.push(again, begin(source, i));
+        if self.r.chance(0.5) {
             let at = again + self.r.range(20_000, 2_000_000);
             self.push(at, Action::Finish);
         }
-        self.go_on(over, again + 2_000_000);
+        // Often until the MDM no longer waits for devices that nothing names.
+        let patience = self.plan.limits.suspect_after.as_micros() as u64 * 5;
+        let more = if self.r.chance(0.5) { patience } else { 0 };
+        self.go_on(over, again + more + 2_000_000);
+    }
+
+    /// Cuts a server off from the MDMs alone, so that it keeps its map while another server
+    /// restarts and reports.
+    fn keep_a_map(&mut self, again: u64) {
+        let i = self.r.below(u64::from(self.plan.sds)) as u8;
+        let other = (i + self.r.range(1, u64::from(self.plan.sds) - 1) as u8) % self.plan.sds;
+        let (from, until) =
+            (again.saturating_sub(50_000), again + self.r.range(300_000, 4_000_000));
+        for mdm in (0..self.plan.mdms).map(Who::Mdm) {
+            for (a, b) in [(Who::Sds(i), mdm), (mdm, Who::Sds(i))] {
+                self.push(from, Action::Block(a, b));
+                self.push(until, Action::Open(a, b));
+            }
+        }
+        let (at, away) =
+            (again.saturating_sub(self.r.below(100_000)), self.r.range(1_000, 300_000));
+        self.away(at, other, away);
+        self.write_between(again, until);
     }
 
     /// Changes the cluster between the two recoveries.
@@ -260,10 +347,9 @@ impl Story<'_> {
             let (at, i) = (self.between(from, to), self.r.below(u64::from(self.plan.sds)) as u8);
             self.push(at, Action::Remove(i));
         }
-        if self.r.chance(0.3) {
+        if self.r.chance(0.4) {
             let i = self.r.below(u64::from(self.plan.sds)) as u8;
-            let cut = to - self.r.range(50_000, 900_000).min(to - from);
-            self.cut_off(Who::Sds(i), cut, to);
+            self.alone(i, to);
         }
     }
 
