@@ -3,12 +3,13 @@
 use crate::actor::Actor;
 use crate::clock::Clock;
 use crate::disk::Disk;
+use crate::world::ProcId;
 use base::{LinkId, Prng, Time};
 use seam::{
     BlockRequest, Buf, BufPool, DialError, DialId, DiskId, DiskOp, DownReason, Effect, Effects,
     Head, Port, RequestId,
 };
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -139,6 +140,8 @@ pub(crate) struct Process {
     pub copies_asked: u32,
     /// Number of frames with writes that reached it, over all incarnations.
     pub writes_asked: u32,
+    /// Processes whose registrations reached it: each with its incarnation and the receiver's.
+    pub registered: BTreeSet<(ProcId, u32, u32)>,
     /// A run of the process is in the world's queue.
     pub scheduled: bool,
     pub wake: Option<Time>,
@@ -179,6 +182,7 @@ impl Process {
             next_pending: 0,
             copies_asked: 0,
             writes_asked: 0,
+            registered: BTreeSet::new(),
             scheduled: false,
             wake: None,
             wake_number: 0,

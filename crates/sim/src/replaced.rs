@@ -6,6 +6,7 @@
 use crate::disk::Disk;
 use crate::plan::{Death, Who};
 use crate::stage::Stage;
+use mdm::recovery::JUMP;
 
 /// A server's two disks.
 #[derive(Debug)]
@@ -16,6 +17,13 @@ pub(crate) struct Replaced {
     older: u64,
     /// The older disk is in the server.
     back: bool,
+}
+
+impl Replaced {
+    /// Returns true when the older disk is in the server.
+    pub(crate) fn is_back(&self) -> bool {
+        self.back
+    }
 }
 
 /// A death that keeps the content.
@@ -82,15 +90,22 @@ impl Stage {
     }
 
     pub(crate) fn newer_disk(&mut self, i: u8) {
-        if self.has_older_disk(i) && !self.is_rescued() {
+        if self.has_older_disk(i) && !self.is_rescued() && !self.serves_alone(i) {
             self.marks.meet("sim: a newer disk came back");
             self.exchange(i);
         }
     }
 
+    /// Returns true if a group that a recovery has settled has its only in-sync copy on this server.
+    fn serves_alone(&self, i: u8) -> bool {
+        let device = self.id_of(i).0;
+        let mut settled = self.observer.groups.values().filter(|g| g.epoch > JUMP);
+        settled.any(|g| g.in_sync == [device])
+    }
+
     /// Returns true when the older disk is in the server, so that it may be refused.
     pub(crate) fn has_older_disk(&self, i: u8) -> bool {
-        self.replaced.get(&i).is_some_and(|r| r.back)
+        self.replaced.get(&i).is_some_and(Replaced::is_back)
     }
 
     /// Swaps the two disks of a server.

@@ -79,7 +79,7 @@ pub(crate) struct Rescue {
     /// order is not done yet.
     accepting: Vec<usize>,
     /// Content id of each device, by the log that the recovery begins with.
-    stores: BTreeMap<DeviceId, u64>,
+    stores: BTreeSet<(DeviceId, u64)>,
     /// Groups that are lost, by the log that the recovery begins with.
     lost_groups: BTreeSet<GroupId>,
     /// A server was emptied and the backup, or the log that the recovery begins
@@ -89,6 +89,10 @@ pub(crate) struct Rescue {
     judged: u32,
     /// Volumes that this recovery did not know.
     lost: Vec<VolumeId>,
+    /// The operator has ended this recovery: no other server will report.
+    ended_early: bool,
+    /// Servers that can have reported to this recovery before it was over.
+    heard: BTreeSet<u8>,
     /// Groups that were in doubt when the logs were lost again.
     doubted: BTreeSet<GroupId>,
     /// Volumes whose deletion was confirmed.
@@ -118,7 +122,7 @@ impl Rescue {
         self.known =
             Known::new(&before.ids, &before.servers, Some(&log)).with_some_off(before.some_off);
         let other = |(device, store): (&DeviceId, &u64)| {
-            log.stores.get(device).is_some_and(|known| known != store)
+            log.stores.iter().any(|(known, other)| known == device && other != store)
         };
         self.emptied |= before.contents.iter().any(other);
         (self.stores, self.lost_groups) = (log.stores, log.lost);
@@ -172,7 +176,11 @@ impl Stage {
             self.marks.meet("sim: logs were lost while groups were in doubt");
         }
         self.rescue.doubted.extend(doubted);
-        self.rescue.judged = 0;
+        if self.rescue.phase == Phase::Over && self.rescue.doubted.is_empty() {
+            // The first recovery has accepted these older disks.
+            self.replaced.retain(|_, replaced| !replaced.is_back());
+        }
+        (self.rescue.judged, self.rescue.ended_early) = (0, false);
         self.rescue.phase = Phase::Lost(survivor);
         self.remember_what_is_known(survivor);
         for i in 0..self.plan.mdms {
@@ -266,11 +274,10 @@ impl Stage {
         Some(self.sds(i)?.device()?.durable()?.identity())
     }
 
-    /// Returns whether a server's device has the content that a log knows for it; `None` if the
-    /// device can't be read now, or the log does not have it.
-    fn is_content(&self, i: u8, log: &Has) -> Option<bool> {
-        let Identity { device, uuid, .. } = self.identity(i)?;
-        log.stores.get(&device).map(|store| *store == uuid[0])
+    /// Returns true if a server's device can be read, and has the content that a log knows for it.
+    fn is_content(&self, i: u8, log: &Has) -> bool {
+        let own = self.identity(i);
+        own.is_some_and(|own| log.stores.contains(&(own.device, own.uuid[0])))
     }
 
     /// Returns volumes that devices must hold data of: they were written, and never
@@ -337,6 +344,7 @@ impl Stage {
             let waits = matches!(desk.orders.front(), Some(Order::Recover(_)));
             desk.orders.insert(usize::from(waits), Order::Finish);
             drop(desk);
+            self.rescue.ended_early = true;
             let admin = self.proc(Who::Admin);
             self.world.poke(admin);
         }
@@ -419,17 +427,19 @@ impl Stage {
             return Ok(());
         }
         if self.rescue.judged < number {
+            let counts = |i: &u8| !self.rescue.ended_early || self.has_registered(*i, chosen);
+            let heard: BTreeSet<u8> = (0..self.plan.sds).filter(counts).collect();
             // Judge mappings now: waiting orders may change them before the end is decided.
-            self.judge_mappings(state)?;
+            self.judge_mappings(state, &heard)?;
             let lost = |id: &VolumeId| !state.volumes.contains_key(id);
             let lost = self.rescue.before.ids.iter().copied().filter(lost).collect();
-            let devices = (0..self.plan.sds).filter_map(|i| self.sds(i).and_then(Sds::device));
+            let devices = heard.iter().filter_map(|i| self.sds(*i).and_then(Sds::device));
             let held: Vec<VolumeId> = devices.flat_map(|d| d.volumes()).collect();
             // Ids that no server has reported may be given away again.
             let mut written = self.written();
             written.retain(|id| *id < state.next_volume);
             self.rescue.known.learn(held, &written);
-            (self.rescue.judged, self.rescue.lost) = (number, lost);
+            (self.rescue.judged, self.rescue.lost, self.rescue.heard) = (number, lost, heard);
             return Ok(());
         }
         if !mdm.is_decided() {
@@ -437,7 +447,9 @@ impl Stage {
         }
         let lost = self.rescue.lost.clone();
         let kept = |id: VolumeId| state.recovery.is_unknown(id);
-        let ran = |(i, life): &(u8, u32)| self.world.life(self.proc(Who::Sds(*i))) == *life;
+        let ran = |(i, life): &(u8, u32)| {
+            self.world.life(self.proc(Who::Sds(*i))) == *life && self.rescue.heard.contains(i)
+        };
         let judged = self.rescue.known.judge(&lost, ran, kept);
         judged.map_err(|text| Failure::new("recovery", text))?;
         let unknown: Vec<VolumeId> = lost.iter().copied().filter(|id| kept(*id)).collect();
@@ -482,6 +494,11 @@ impl Stage {
         }
     }
 
+    /// Returns true if the MDM has heard of this server, in the present incarnation of both.
+    fn has_registered(&self, i: u8, mdm: u8) -> bool {
+        self.world.has_registered(self.proc(Who::Sds(i)), self.proc(Who::Mdm(mdm)))
+    }
+
     /// Forgets groups that are unknown since the recovery, as they were made after the backup.
     fn forget_groups(&mut self) {
         let groups = self.mdm().map(|m| m.state().groups.keys().copied());
@@ -505,8 +522,8 @@ impl Stage {
         let (Some(own), Some(mdm)) = (self.identity(i), self.mdm()) else { return false };
         let state = mdm.state();
         let believed = state.devices.get(&own.device).map(|d| d.store);
-        let emptied = believed.is_some_and(|store| store != own.uuid[0])
-            && believed == self.rescue.stores.get(&own.device).copied();
+        let of_log = |store: u64| self.rescue.stores.contains(&(own.device, store));
+        let emptied = believed.is_some_and(|store| store != own.uuid[0] && of_log(store));
         let named = self.sds(i).is_some_and(|sds| sds.id().0 != 0);
         let counts = named || self.has_newest_in_doubt(own.device);
         begun && emptied && why.contains("was replaced since") && !counts
@@ -757,5 +774,7 @@ fn has_log(mdm: &Mdm) -> Has {
     for entry in mdm.consensus().map_or_else(Vec::new, |c| c.undecided()) {
         mdm::entry::apply(&mut state, &entry, NEXT.level_max).expect("this build wrote it");
     }
-    has(&state)
+    let mut log = has(&state);
+    log.stores.extend(has(mdm.state()).stores);
+    log
 }

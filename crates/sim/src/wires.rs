@@ -83,6 +83,12 @@ impl World {
         self.procs[id.0].copies_asked
     }
 
+    /// Returns true when the present process has got a registration of the other present process. A
+    /// server reports to an MDM that recovers before it registers.
+    pub fn has_registered(&self, from: ProcId, at: ProcId) -> bool {
+        self.procs[at.0].registered.contains(&(from, self.life(from), self.life(at)))
+    }
+
     /// Returns true when such a frame reached this process in any of its incarnations.
     pub fn took_copies(&self, id: ProcId) -> bool {
         self.copies_asked(id) > 0
@@ -467,6 +473,8 @@ impl World {
         let end = &mut conn.ends[1 - lane];
         let EndState::Up(link) = end.state else { return };
         let id = end.proc;
+        let from = Some(conn.ends[lane].proc).filter(|_| !conn.forged);
+        let end = &mut conn.ends[1 - lane];
         let framer = end.framer.as_deref_mut().expect("an end that is up has a framer");
         let assembler = &mut conn.lanes[lane].assembler;
         let out: &Effects = &self.procs[id.0].out;
@@ -501,6 +509,10 @@ impl World {
             self.procs[id.0].copies_asked += u32::from(is_copy(&head));
             self.procs[id.0].writes_asked += u32::from(is_write(&head));
             self.note_arrival(&head);
+            if let Some(from) = from.filter(|_| is_registration(&head)) {
+                let (theirs, ours) = (self.life(from), self.life(id));
+                self.procs[id.0].registered.insert((from, theirs, ours));
+            }
             let bytes = (head.as_slice().len() + body.len()) as u64;
             self.deliver(
                 id,
@@ -713,6 +725,10 @@ fn is_copy(head: &Head) -> bool {
 fn is_write(head: &Head) -> bool {
     let kind = header(head).and_then(|h| h.kind());
     matches!(kind, Some(Kind::Write | Kind::CompareWrite | Kind::Replicate))
+}
+
+fn is_registration(head: &Head) -> bool {
+    header(head).and_then(|h| h.kind()) == Some(Kind::Register)
 }
 
 /// Returns the header of a frame between Gabion's processes; `None` for other frames.

@@ -32,7 +32,7 @@ impl Stage {
         let Some(mdm) = self.mdm().filter(|m| m.is_decided()) else { return };
         let backup = pack(&mdm.state().to_bytes(), self.seconds());
         let has = has(mdm.state());
-        let knows_all = (0..self.plan.sds).all(|i| self.is_content(i, &has) == Some(true));
+        let knows_all = (0..self.plan.sds).all(|i| self.is_content(i, &has));
         // The mark stays while a recovery is open, which waits for reports from before the backup.
         self.rescue.emptied &= !knows_all || !self.rescue.is_whole();
         if !self.rescue.is_whole() {

@@ -48,8 +48,8 @@ pub(super) struct Has {
     pub lost: BTreeSet<GroupId>,
     /// Volumes with data on the server's device.
     pub held: BTreeSet<VolumeId>,
-    /// Only of a log: content id of each device.
-    pub stores: BTreeMap<DeviceId, u64>,
+    /// Only of a log: content ids of devices, also those that an undecided entry replaces.
+    pub stores: BTreeSet<(DeviceId, u64)>,
 }
 
 /// What was there when the logs were lost.
@@ -100,8 +100,8 @@ impl Known {
         Known { some_off, ..self }
     }
 
-    /// Adds what is known when the recovery is over: `held` are volumes with data on a device, and
-    /// `written` are those with data that was acknowledged, which may be on a server that was off.
+    /// Adds what is known when the recovery is over: `held` are volumes with data on a device that
+    /// can have reported, and `written` are those with data that was acknowledged, which may be on a server that was off.
     pub(super) fn learn(&mut self, held: Vec<VolumeId>, written: &BTreeSet<VolumeId>) {
         self.held.extend(held);
         self.held.extend(written.iter().filter(|_| self.some_off));

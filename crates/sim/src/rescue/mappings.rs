@@ -17,7 +17,11 @@ use std::collections::BTreeSet;
 impl Stage {
     /// Checks that the mappings of the newest map that a server kept hold, if it is newer
     /// than what the MDM had.
-    pub(super) fn judge_mappings(&self, state: &State) -> Result<(), Failure> {
+    pub(super) fn judge_mappings(
+        &self,
+        state: &State,
+        heard: &BTreeSet<u8>,
+    ) -> Result<(), Failure> {
         let same = |i: &u8| {
             let life = self.rescue.lives.get(usize::from(*i));
             life == Some(&Some(self.world.life(self.proc(Who::Sds(*i)))))
@@ -27,7 +31,7 @@ impl Stage {
             let device = s.map().devices.get(&s.id());
             device.is_some_and(|d| d.incarnation == s.incarnation())
         };
-        let servers = (0..self.plan.sds).filter(same).filter_map(|i| self.sds(i));
+        let servers = heard.iter().copied().filter(same).filter_map(|i| self.sds(i));
         let maps = servers.filter(named).map(Sds::map);
         let before = state.recovery.version;
         let old = |map: &&MapView| (before.0..before.0 + JUMP).contains(&map.version.0);
