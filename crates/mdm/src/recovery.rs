@@ -293,8 +293,11 @@ pub fn may_be_needed(state: &State, reports: &DeviceReports, device: DeviceId) -
 /// between has another remainder.
 fn above_all(state: &State, epoch: u64) -> u64 {
     let at = state.recovery.at;
-    let first = epoch.max(first_number(at)).next_multiple_of(JUMP);
-    first + at % (1 << 16) * (JUMP >> 16)
+    let rest = at % (1 << 16) * (JUMP >> 16);
+    match epoch >= first_number(at) && epoch % JUMP == rest {
+        true => epoch,
+        false => epoch.max(first_number(at)).next_multiple_of(JUMP) + rest,
+    }
 }
 
 /// Returns the command that records, before a device is registered with another content, that what
@@ -370,7 +373,13 @@ pub fn plan(state: &State, reports: &DeviceReports, patient: bool) -> Option<Com
                 groups.push(group);
                 continue;
             }
-            _ if all_known && !state.is_used(*id) && news.is_none() => unused.push(id.0),
+            _ if all_known && !state.is_used(*id) => {
+                match case.reaches_last() {
+                    Some(raised) => doubts.push(raised),
+                    None => unused.push(id.0),
+                }
+                continue;
+            }
             Verdict::WaitsFor(_) | Verdict::Alone(_) => waits = true,
             Verdict::Known(_) | Verdict::Stuck => {}
         }

@@ -38,6 +38,8 @@ pub struct Device {
     pub dead: bool,
     /// It no longer belongs to the cluster, and never will again.
     pub removed: bool,
+    /// It waits for an operator to admit it.
+    pub waits: bool,
     /// The kind of the device.
     pub kind: DeviceKind,
     /// Number of scrubs that were ordered.
@@ -459,6 +461,7 @@ fn device(info: DeviceInfo) -> Device {
         up: info.up,
         dead: info.dead,
         removed: info.intent() == Intent::Removed,
+        waits: info.intent() == Intent::Waiting,
         kind: info.kind(),
         scrub: info.scrub,
         pool: PoolId(info.pool),

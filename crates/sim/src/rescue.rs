@@ -26,6 +26,7 @@ use mdm::State;
 use mdm::group::{Doubt, Group};
 use mdm::mapping::Mapping;
 use mdm::recovery::JUMP;
+use node::mapview::MapView;
 use node::mdm::Mdm;
 use node::sds::Sds;
 use placement::slot_of;
@@ -93,8 +94,12 @@ pub(crate) struct Rescue {
     ended_early: bool,
     /// Servers that can have reported to this recovery before it was over.
     heard: BTreeSet<u8>,
-    /// Groups that were in doubt when the logs were lost again.
+    /// Volumes with groups on devices that had not come when the operator ended this recovery.
+    cut_off: BTreeSet<VolumeId>,
+    /// Groups that were in doubt after an earlier recovery. Maps of servers may still say so.
     doubted: BTreeSet<GroupId>,
+    /// Groups that have been in doubt after this recovery.
+    in_doubt: BTreeSet<GroupId>,
     /// Volumes whose deletion was confirmed.
     pub deleted: BTreeSet<VolumeId>,
     /// Groups that may be served from older copies, and the devices that once had all of each.
@@ -134,6 +139,10 @@ impl Rescue {
     /// # Errors
     /// No in-sync device of the group ever had all of it.
     pub(crate) fn judge_older(&mut self, state: &State) -> Result<(), Failure> {
+        if !state.recovery.open {
+            let doubtful = state.groups.iter().filter(|(_, g)| g.doubt != Doubt::None);
+            self.in_doubt.extend(doubtful.map(|(id, _)| *id));
+        }
         let is_served = |id: &GroupId| {
             let group = state.groups.get(id);
             group.filter(|g| g.doubt == Doubt::None && !g.in_sync.is_empty())
@@ -171,7 +180,7 @@ impl Stage {
             Phase::Over => "sim: the MDMs' logs were lost again",
             _ => "sim: the MDMs' logs were lost",
         });
-        let doubted = self.doubtful();
+        let doubted = std::mem::take(&mut self.rescue.in_doubt);
         if !doubted.is_empty() {
             self.marks.meet("sim: logs were lost while groups were in doubt");
         }
@@ -432,14 +441,16 @@ impl Stage {
             // Judge mappings now: waiting orders may change them before the end is decided.
             self.judge_mappings(state, &heard)?;
             let lost = |id: &VolumeId| !state.volumes.contains_key(id);
-            let lost = self.rescue.before.ids.iter().copied().filter(lost).collect();
+            let lost: Vec<VolumeId> = self.rescue.before.ids.iter().copied().filter(lost).collect();
             let devices = heard.iter().filter_map(|i| self.sds(*i).and_then(Sds::device));
             let held: Vec<VolumeId> = devices.flat_map(|d| d.volumes()).collect();
             // Ids that no server has reported may be given away again.
             let mut written = self.written();
             written.retain(|id| *id < state.next_volume);
+            let cut_off = self.cut_off_volumes(state, &lost);
             self.rescue.known.learn(held, &written);
             (self.rescue.judged, self.rescue.lost, self.rescue.heard) = (number, lost, heard);
+            self.rescue.cut_off = cut_off;
             return Ok(());
         }
         if !mdm.is_decided() {
@@ -450,7 +461,9 @@ impl Stage {
         let ran = |(i, life): &(u8, u32)| {
             self.world.life(self.proc(Who::Sds(*i))) == *life && self.rescue.heard.contains(i)
         };
-        let judged = self.rescue.known.judge(&lost, ran, kept);
+        let came = |id: &VolumeId| !self.rescue.cut_off.contains(id);
+        let could_come: Vec<VolumeId> = lost.iter().copied().filter(came).collect();
+        let judged = self.rescue.known.judge(&could_come, ran, kept);
         judged.map_err(|text| Failure::new("recovery", text))?;
         let unknown: Vec<VolumeId> = lost.iter().copied().filter(|id| kept(*id)).collect();
         self.rescue.phase = Phase::Over;
@@ -492,6 +505,24 @@ impl Stage {
                 *volume = Volume { id: Some(id), units, doomed: false, mapped: true };
             }
         }
+    }
+
+    /// Returns those of these volumes that have groups on devices that the MDM does not know. It
+    /// can't take them over. That is right only if the operator has ended the recovery.
+    fn cut_off_volumes(&self, state: &State, lost: &[VolumeId]) -> BTreeSet<VolumeId> {
+        let strange = |map: &MapView, group: &GroupId| {
+            let config = map.group_info(*group);
+            let mut replicas = config.iter().flat_map(|g| &g.replicas);
+            replicas.any(|d| !state.devices.contains_key(&DeviceId(*d)))
+        };
+        let maps = || (0..self.plan.sds).filter_map(|i| self.sds(i)).map(Sds::map);
+        let is_cut_off = |id: &VolumeId| {
+            let slots =
+                |map: &MapView| map.volumes.get(id).map_or_else(Vec::new, |v| v.slots.clone());
+            maps().any(|map| slots(map).iter().any(|group| strange(map, group)))
+        };
+        let ended = self.rescue.ended_early;
+        lost.iter().copied().filter(|id| ended && is_cut_off(id)).collect()
     }
 
     /// Returns true if the MDM has heard of this server, in the present incarnation of both.
@@ -650,8 +681,8 @@ impl Stage {
     /// with knows. What it had before may have been more.
     fn was_emptied(&self, i: u8) -> bool {
         let other = |own: Identity| {
-            let known = self.rescue.stores.get(&own.device);
-            known.is_some_and(|store| *store != own.uuid[0])
+            let mut known = self.rescue.stores.iter().filter(|(device, _)| *device == own.device);
+            known.any(|(_, store)| *store != own.uuid[0])
         };
         self.identity(i).is_some_and(other)
     }

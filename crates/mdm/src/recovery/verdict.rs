@@ -277,6 +277,14 @@ impl Case<'_> {
         (adds && !mutant::on(Mutant::ForgetDoubts)).then_some(told)
     }
 
+    /// Returns what has to be stored before the group starts again, empty: that it has reached an
+    /// epoch above all that any device may know. `None`: it is stored.
+    pub(super) fn reaches_last(&self) -> Option<Doubtful> {
+        let reached = above_all(self.state, self.reached.max(self.newest.epoch));
+        let told = Doubtful { group: self.id.0, told: Told { reached, ..Told::default() } };
+        reconcile::doubted(self.state, &told).is_some().then_some(told)
+    }
+
     /// Returns this configuration in an epoch that no device has reached.
     fn above_all(&self, info: GroupInfo) -> GroupInfo {
         let epoch = above_all(self.state, info.epoch.max(self.reached));

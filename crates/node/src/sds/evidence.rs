@@ -3,9 +3,9 @@
 
 use super::Sds;
 use super::opening::Known;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use base::{DeviceId, GroupId};
+use base::GroupId;
 use mirror::Evidence;
 use prost::Message;
 use seam::UnitStore;
@@ -57,10 +57,8 @@ impl Sds {
             let ids = IdRange::of(ids);
             parts.part(ids.encoded_len() + AROUND).unknown.push(ids);
         }
-        let mut members = BTreeSet::new();
         for (group, known) in evidence {
             let config = self.map.group_info(group);
-            members.extend(config.iter().flat_map(|c| &c.replicas).map(|d| DeviceId(*d)));
             let said = GroupReport {
                 group: group.0,
                 acted: known.acted.0,
@@ -70,8 +68,8 @@ impl Sds {
             };
             parts.part(said.encoded_len() + AROUND).groups.push(said);
         }
-        for device in members.into_iter().filter(|_| self.named) {
-            let Some(known) = self.map.devices.get(&device) else { continue };
+        let devices = self.map.devices.iter().filter(|_| self.named);
+        for (device, known) in devices.filter(|(_, d)| !d.removed && !d.waits) {
             let (device, awaited) = (device.0, known.awaited);
             let info = StoreInfo { device, store: known.store, awaited };
             parts.part(info.encoded_len() + AROUND).devices.push(info);

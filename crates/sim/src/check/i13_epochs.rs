@@ -174,6 +174,7 @@ fn is_doubted(old: &GroupInfo, new: &GroupInfo) -> bool {
         joiners: old.joiners.clone(),
         in_sync: if part { &old.in_sync } else { &new.in_sync }.clone(),
         doubt: old.doubt,
+        reached: old.reached,
         ..new.clone()
     };
     let as_before = new.epoch < old.epoch || as_before == *old;
