@@ -96,7 +96,8 @@ impl Stage {
         }
     }
 
-    /// Returns true if a group that a recovery has settled has its only in-sync copy on this server.
+    /// Returns true if a group that a recovery has settled has its only in-sync copy on this
+    /// server.
     fn serves_alone(&self, i: u8) -> bool {
         let device = self.id_of(i).0;
         let mut settled = self.observer.groups.values().filter(|g| g.epoch > JUMP);

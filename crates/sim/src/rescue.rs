@@ -124,8 +124,8 @@ impl Rescue {
     /// Notes with which log the recovery begins. What the judges expect follows from it.
     fn begin_with(&mut self, log: Has) {
         let before = &self.before;
-        self.known =
-            Known::new(&before.ids, &before.servers, Some(&log)).with_some_off(before.some_off);
+        self.known = Known::new(&before.ids, &before.servers, Some(&log))
+            .with(before.some_off, before.earlier.clone());
         let other = |(device, store): (&DeviceId, &u64)| {
             log.stores.iter().any(|(known, other)| known == device && other != store)
         };
@@ -271,7 +271,8 @@ impl Stage {
         let maps = (0..self.plan.sds).filter(running).filter_map(map).collect();
         let some_off = !(0..self.plan.sds).all(|i| running(&i));
         let log = survivor.map(|i| self.mdm_at(i).map(has_log).unwrap_or_default());
-        self.rescue.before = Before { ids, servers, some_off, contents };
+        let earlier = self.rescue.unknown.clone();
+        self.rescue.before = Before { ids, servers, earlier, some_off, contents };
         (self.rescue.lives, self.rescue.maps) = (lives, maps);
         if let Some(log) = log {
             self.rescue.begin_with(log);
@@ -560,11 +561,17 @@ impl Stage {
         begun && emptied && why.contains("was replaced since") && !counts
     }
 
-    /// Returns true if a device has a newest copy of a group that the MDM has in doubt.
+    /// Returns true if a device has a newest copy of a group that the MDM has in doubt. It has none
+    /// if the MDM knows a newer configuration in which the device is not in sync.
     pub(crate) fn has_newest_in_doubt(&self, device: DeviceId) -> bool {
         let groups = self.mdm().into_iter().flat_map(|m| &m.state().groups);
         let mut doubtful = groups.filter(|(_, g)| g.doubt != Doubt::None);
-        doubtful.any(|(id, _)| doubt::is_newest(&self.copies(*id), device.0))
+        doubtful.any(|(id, group)| {
+            let copies = self.copies(*id);
+            let mut own = copies.iter().filter(|c| c.device == device.0);
+            let current = own.any(|c| c.acted >= group.epoch.0) || group.in_sync.contains(&device);
+            current && doubt::is_newest(&copies, device.0)
+        })
     }
 
     /// Returns true when a device is rightly refused after a recovery that does not know it. An

@@ -6,8 +6,10 @@
 //! and must accept both outcomes, as the last entries of a log may be decided or not.
 //!
 //! A volume may stay unknown if one of its groups was only on maps of servers that have restarted,
-//! as the group's replicas are unknown then. A volume that no server reports may count as deleted:
-//! nothing was written to it, and no server that ran has it on its map.
+//! as the group's replicas are unknown then. It may also stay unknown if an earlier recovery did
+//! not know it: the map of that recovery is newer than a map that has it. A volume that no server
+//! reports may count as deleted: nothing was written to it, and no server that ran has it on its
+//! map.
 
 use base::{DeviceId, GroupId, UnitKey, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +29,8 @@ pub(super) struct Known {
     /// Volumes with data on a device.
     held: BTreeSet<VolumeId>,
     some_off: bool,
+    /// Volumes that an earlier recovery did not know. Its map is newer than a map that has them.
+    earlier: BTreeSet<VolumeId>,
     /// Volumes of the log.
     logged: BTreeSet<VolumeId>,
     /// Volumes that are deleted, by the knowledge of a server or of the log.
@@ -59,6 +63,8 @@ pub(super) struct Before {
     pub ids: BTreeSet<VolumeId>,
     /// Maps of the servers that ran.
     pub servers: Vec<(Life, Has)>,
+    /// Those of them that an earlier recovery did not know.
+    pub earlier: BTreeSet<VolumeId>,
     /// Some server did not run.
     pub some_off: bool,
     /// Content id of each device that could be read.
@@ -95,13 +101,15 @@ impl Known {
         known
     }
 
-    /// Records that some servers were off at the loss, so that their data is not included.
-    pub(super) fn with_some_off(self, some_off: bool) -> Known {
-        Known { some_off, ..self }
+    /// Records whether some servers were off at the loss, so that their data is not included, and
+    /// which volumes an earlier recovery did not know.
+    pub(super) fn with(self, some_off: bool, earlier: BTreeSet<VolumeId>) -> Known {
+        Known { some_off, earlier, ..self }
     }
 
     /// Adds what is known when the recovery is over: `held` are volumes with data on a device that
-    /// can have reported, and `written` are those with data that was acknowledged, which may be on a server that was off.
+    /// can have reported, and `written` are those with data that was acknowledged, which may be on
+    /// a server that was off.
     pub(super) fn learn(&mut self, held: Vec<VolumeId>, written: &BTreeSet<VolumeId>) {
         self.held.extend(held);
         self.held.extend(written.iter().filter(|_| self.some_off));
@@ -120,7 +128,7 @@ impl Known {
             let named = self.by.get(id).is_some_and(|by| by.iter().any(&ran));
             let whole =
                 self.groups.get(id).is_some_and(|all| all.iter().all(|by| by.iter().any(&ran)));
-            if named && whole {
+            if named && whole && !self.earlier.contains(id) {
                 return Err(format!(
                     "{id} was on the map of a server that ran all the time, its groups were on such maps, and it is \
                      not known any more"
@@ -221,8 +229,19 @@ mod tests {
         let unknown = Has { unknown: vec![OURS..VolumeId(3)], ..empty };
         assert!(!may_go(&[((0, 6), unknown.clone())], Some(&log), true), "no server knows it");
         let known = Known::new(&[OURS].into(), &[((0, 6), unknown)], Some(&log));
-        let known = known.with_some_off(true);
+        let known = known.with(true, BTreeSet::new());
         assert!(known.judge(&[OURS], |_| true, |_| true).is_ok(), "one that was off may know it");
+    }
+
+    #[test]
+    fn a_volume_that_an_earlier_recovery_did_not_know_may_stay_unknown() {
+        let judge = |earlier: &[VolumeId], kept: bool| {
+            let known = Known::new(&[OURS].into(), &[((0, 7), has(&[1, 2], 3))], None);
+            let known = known.with(false, earlier.iter().copied().collect());
+            known.judge(&[OURS], |_| true, |_| kept).is_ok()
+        };
+        assert!(judge(&[OURS], true) && !judge(&[], true));
+        assert!(!judge(&[OURS], false), "its data is kept");
     }
 
     #[test]
