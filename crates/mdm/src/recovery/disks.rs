@@ -1,7 +1,7 @@
 //! The content that each device should have, by the maps of lost MDMs.
 //!
-//! A server's map names the content of all devices. For each device the newest of these maps counts,
-//! within one window of versions ([`super::Recovery::lost`]).
+//! A server's map names the content of all devices. For each device the newest of these maps
+//! counts, within one window of versions ([`super::Recovery::lost`]).
 //! Older maps tell less than the state, and newer ones repeat what this MDM has published.
 //!
 //! The state stores contents that a map names and that no device has registered with

@@ -71,9 +71,10 @@ impl Writes {
 pub fn check(stage: &mut Stage, i: u8, group: GroupId, standing: &Standing) -> Result<(), Failure> {
     for entry in &standing.executed {
         let Some(written) = stage.world.writes.of(group, entry.write) else { continue };
-        // Of a volume whose deletion a recovery has undone, servers have deleted some data.
-        let left = stage.history.ops.get(written.0 as usize - 1).is_some_and(|op| op.left);
-        if left || !stage.is_there(entry.unit.volume) {
+        // A recovery may bring a volume back whose deletion had begun.
+        let id = entry.unit.volume;
+        let doomed = stage.volumes.iter().any(|v| v.id == Some(id) && v.doomed);
+        if doomed || !stage.is_there(id) {
             continue;
         }
         for index in (0..BLOCKS_PER_UNIT).filter(|index| entry.blocks.contains(*index)) {
