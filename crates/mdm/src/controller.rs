@@ -255,7 +255,7 @@ fn is_lost_life(state: &State, told: u64, known: Incarnation) -> bool {
 ///   part in a group that was made since. Older content can't: the epoch of each of its groups
 ///   rose when it was replaced.
 ///
-/// It is accepted in any case if it has the content that the recovery waits for.
+/// The content that the recovery waits for counts as newer.
 ///
 /// After an operator has ended the recovery, such a device is still accepted if nothing relies on
 /// the content that this MDM knows.

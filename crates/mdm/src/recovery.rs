@@ -240,15 +240,19 @@ fn heard(state: &State, reports: &DeviceReports, patient: bool) -> Heard {
     let contents = disks::contents(state, reports);
     let told = device_report::lost_maps(state, reports).flat_map(|m| m.configs.values());
     let stored = state.groups.values().filter_map(|g| g.told.as_ref()?.config.as_ref());
-    let named = told.chain(stored).flat_map(|g| &g.replicas).map(|d| DeviceId(*d));
-    let named: BTreeSet<DeviceId> = named.chain(contents.keys().copied()).collect();
+    let mut named: BTreeSet<DeviceId> =
+        told.chain(stored).flat_map(|g| &g.replicas).map(|d| DeviceId(*d)).collect();
+    // Maps may still have devices that an earlier recovery has dropped: without a group, nothing
+    // needs them.
+    let unknown = named.iter().chain(state.recovery.awaited.keys()).copied();
+    let unknown: Vec<DeviceId> = unknown.filter(|d| !state.devices.contains_key(d)).collect();
+    named.extend(contents.keys());
     // A waiting device has nothing, unless it was admitted since, and a server's map names it.
     let counts = |(id, d): (&DeviceId, &Device)| match d.intent {
         Intent::Removed => None,
         Intent::Waiting if !named.contains(id) => None,
         _ => Some(*id),
     };
-    let unknown = named.iter().copied().filter(|d| !state.devices.contains_key(d));
     let all = state.devices.iter().filter_map(counts).chain(unknown);
     let mut silent: BTreeSet<DeviceId> = all.filter(|d| !reports.contains_key(d)).collect();
     let older = disks::older(state, reports, &contents);
@@ -360,7 +364,7 @@ pub fn plan(state: &State, reports: &DeviceReports, patient: bool) -> Option<Com
     let mut waits = false;
     let doubtful = state.groups.iter().filter(|(_, g)| g.doubt != Doubt::None);
     for (id, _) in doubtful {
-        if groups.len().max(unused.len()).max(doubts.len()) >= GROUPS {
+        if groups.len() + unused.len() + doubts.len() >= GROUPS {
             break;
         }
         let Some(case) = Case::of(state, reports, *id) else { continue };

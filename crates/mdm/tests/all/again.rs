@@ -385,3 +385,13 @@ fn a_map_after_the_recovery_has_the_configuration_that_the_state_had() {
     assert_eq!((published.epoch, published.reached), (1, 7));
     assert_eq!(published.replicas, [1, 2]);
 }
+
+/// dev9 was dropped by an earlier recovery, and is still in the map of dev2. No group needs it.
+#[test]
+fn a_device_without_a_group_that_only_a_map_knows_is_not_waited_for() {
+    let mut state = recover(backup(), FIRST);
+    let stores = [(1, 11), (2, 12), (9, 19)];
+    let two = with_map(1, SINCE, &config(1, &[1, 2], &[1, 2]), &stores);
+    settle(&mut state, &reports([(1, took_part(1)), (2, two), (3, took_part(0))]));
+    assert!(!state.recovery.open && state.recovery.awaited.is_empty());
+}
