@@ -71,7 +71,7 @@ use alloc::vec::Vec;
 use base::{DeviceId, GroupId, Incarnation, MapVersion, Mutant, VolumeId, mutant};
 use core::cmp::Reverse;
 use device_report::{Map, Remembered};
-use verdict::{Case, Verdict};
+use verdict::{Evidence, Verdict};
 use wire::control::{GroupInfo, Intent, RecoveryStatus};
 
 /// Step by which a recovery raises the generation of each volume, above what it knew itself and
@@ -212,8 +212,8 @@ impl State {
         let mut waits = BTreeSet::new();
         for (id, _) in self.groups.iter().filter(|(_, g)| g.doubt != Doubt::None) {
             status.doubtful += 1;
-            let Some(case) = Case::of(self, reports, *id) else { continue };
-            match case.verdict(&heard) {
+            let Some(evidence) = Evidence::of(self, reports, *id) else { continue };
+            match evidence.verdict(&heard) {
                 Verdict::WaitsFor(devices) => waits.extend(devices),
                 Verdict::Alone(_) => status.alone += 1,
                 Verdict::Known(group) if reconcile::may_settle(self, &group) => {}
@@ -293,8 +293,8 @@ pub fn may_be_needed(state: &State, reports: &DeviceReports, device: DeviceId) -
 }
 
 /// Returns an epoch that is at least this one, and differs from those that another recovery from
-/// the same backup leads to: a silent device may know these. One with less than 2^16 seconds in
-/// between has another remainder.
+/// the same backup leads to: a silent device may know these. The seconds of the recovery's time,
+/// modulo 2^16, are part of the number.
 fn above_all(state: &State, epoch: u64) -> u64 {
     let at = state.recovery.at;
     let rest = at % (1 << 16) * (JUMP >> 16);
@@ -305,8 +305,7 @@ fn above_all(state: &State, epoch: u64) -> u64 {
 }
 
 /// Returns the command that records, before a device is registered with another content, that what
-/// it had is gone: it has not reported, although a recovery has ended without it. `None`: that is
-/// not so.
+/// it had is gone. `None`: no group in doubt can need it, or the device has reported it.
 pub fn emptied_command(state: &State, reports: &DeviceReports, up: &Command) -> Option<Command> {
     let Command::DeviceUp(up) = up else { return None };
     let id = DeviceId(up.device);
@@ -367,9 +366,9 @@ pub fn plan(state: &State, reports: &DeviceReports, patient: bool) -> Option<Com
         if groups.len() + unused.len() + doubts.len() >= GROUPS {
             break;
         }
-        let Some(case) = Case::of(state, reports, *id) else { continue };
-        let news = case.news();
-        match case.verdict(&heard) {
+        let Some(evidence) = Evidence::of(state, reports, *id) else { continue };
+        let news = evidence.news();
+        match evidence.verdict(&heard) {
             // Whether a volume uses the group is known at the end.
             Verdict::Known(group)
                 if open && group.in_sync.is_empty() && !mutant::on(Mutant::SettleLost) => {}
@@ -378,7 +377,7 @@ pub fn plan(state: &State, reports: &DeviceReports, patient: bool) -> Option<Com
                 continue;
             }
             _ if all_known && !state.is_used(*id) => {
-                match case.reaches_last() {
+                match evidence.raised() {
                     Some(raised) => doubts.push(raised),
                     None => unused.push(id.0),
                 }

@@ -105,7 +105,7 @@ pub(super) fn newly_awaited(state: &State, heard: &Heard) -> Vec<Awaited> {
 }
 
 /// Returns true if the device is registered with this content.
-pub(super) fn has(state: &State, device: DeviceId, store: u64) -> bool {
+pub(super) fn is_registered_with(state: &State, device: DeviceId, store: u64) -> bool {
     !awaits(state, device, store) || mutant::on(Mutant::OldDisk)
 }
 

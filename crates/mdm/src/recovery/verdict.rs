@@ -7,9 +7,10 @@
 //! not know what happened to devices meanwhile: rule 2 does not count.
 //!
 //! Invariant: while a group stays in doubt, its entry in the state has everything that follows from
-//! the maps and records in the reports ([`Case::news`]). Servers get another map when the recovery
-//! ends, and their old map, which may be the only evidence, is gone then. That map has the group as
-//! the state had it: a configuration that was only told would let devices delete their copies.
+//! the maps and records in the reports ([`Evidence::news`]). Servers get another map when the
+//! recovery ends, and their old map, which may be the only evidence, is gone then. The new map has
+//! the group as the state had it: a configuration that was only told would let devices delete their
+//! copies.
 
 use super::device_report::{self, DeviceReport, DeviceReports, Map};
 use super::{Heard, above_all, disks};
@@ -38,40 +39,40 @@ pub(super) enum Verdict {
 
 /// What the map of an MDM that was sure tells of a group.
 #[derive(Clone)]
-struct Testimony {
+struct SureMap {
     config: GroupInfo,
     version: MapVersion,
     /// The contents that it names for the replicas.
     stores: BTreeMap<DeviceId, u64>,
 }
 
-impl Testimony {
-    fn of(config: &GroupInfo, map: &Map) -> Testimony {
+impl SureMap {
+    fn of(config: &GroupInfo, map: &Map) -> SureMap {
         let ids = config.replicas.iter().chain(&config.in_sync).map(|d| DeviceId(*d));
         let stores = ids.filter_map(|d| Some((d, *map.stores.get(&d)?))).collect();
-        Testimony { config: config.clone(), version: map.version, stores }
+        SureMap { config: config.clone(), version: map.version, stores }
     }
 
-    /// Returns the testimony that the state has stored.
-    fn stored(told: &Told) -> Option<Testimony> {
+    /// Returns what the state has stored of such a map.
+    fn stored(told: &Told) -> Option<SureMap> {
         let stores = told.stores.iter().map(|s| (DeviceId(s.device), s.store)).collect();
         let (config, version) = (told.config.clone()?, MapVersion(told.version));
-        Some(Testimony { config, version, stores })
+        Some(SureMap { config, version, stores })
     }
 }
 
 /// A group in doubt, and everything that the state, maps and devices tell of it.
-pub(super) struct Case<'a> {
+pub(super) struct Evidence<'a> {
     state: &'a State,
     reports: &'a DeviceReports,
     id: GroupId,
     group: &'a Group,
     /// The newest configuration that the state has, or the map of an MDM that was sure.
     newest: GroupInfo,
-    /// The newest testimony with a configuration that is as new as the state's, or newer.
-    sure: Option<Testimony>,
+    /// The newest such map with a configuration that is as new as the state's, or newer.
+    sure: Option<SureMap>,
     /// The version of the newest map of an earlier recovery that was in doubt about the group, if
-    /// that map is newer than the testimony: it is unknown what happened to devices since. 0: there
+    /// that map is newer than `sure`: it is unknown what happened to devices since. 0: there
     /// is none.
     doubted_at: u64,
     /// The newest configuration of which such a map said that a device was emptied, unless `newest`
@@ -86,23 +87,23 @@ fn is_sure(info: &GroupInfo) -> bool {
     info.doubt == Doubt::None as u32 || mutant::on(Mutant::BelieveDoubtful)
 }
 
-impl Case<'_> {
+impl Evidence<'_> {
     /// Collects what is known of this group. `None`: there is no such group.
     pub(super) fn of<'a>(
         state: &'a State,
         reports: &'a DeviceReports,
         id: GroupId,
-    ) -> Option<Case<'a>> {
+    ) -> Option<Evidence<'a>> {
         let group = state.groups.get(&id)?;
         let stored = group.told.as_deref().cloned().unwrap_or_default();
         let told: Vec<(&GroupInfo, &Map)> = device_report::lost_maps(state, reports)
             .filter_map(|m| Some((m.configs.get(&id)?, m)))
             .collect();
-        let rank = |t: &Testimony| (t.config.epoch, t.version);
+        let rank = |t: &SureMap| (t.config.epoch, t.version);
         let sure = told.iter().filter(|(g, _)| is_sure(g) && g.epoch >= group.epoch.0);
         let sure = sure.max_by_key(|(g, m)| (g.epoch, m.version));
-        let sure = sure.map(|(config, map)| Testimony::of(config, map));
-        let sure = sure.into_iter().chain(Testimony::stored(&stored)).max_by_key(rank);
+        let sure = sure.map(|(config, map)| SureMap::of(config, map));
+        let sure = sure.into_iter().chain(SureMap::stored(&stored)).max_by_key(rank);
         let newest = match &sure {
             Some(sure) if sure.config.epoch > group.epoch.0 => sure.config.clone(),
             _ => GroupInfo { doubt: group.doubt as u32, reached: 0, ..group_info(id, group) },
@@ -121,15 +122,17 @@ impl Case<'_> {
         let reached = reached.fold(stored.reached, u64::max);
         let doubted_at = if doubted_at > since { doubted_at } else { 0 };
         let reached = if mutant::on(Mutant::IgnoreActed) { 0 } else { reached };
-        Some(Case { state, reports, id, group, newest, sure, doubted_at, gone, reached })
+        Some(Evidence { state, reports, id, group, newest, sure, doubted_at, gone, reached })
     }
 
-    /// Returns true if the device has the content that the newest configuration is about. The
-    /// testimony tells which one that is: when the content of a replica changed, the epoch rose.
+    /// Returns true if the device has the content that the newest configuration is about: the one
+    /// that the sure map names. (When the content of a replica changes, the epoch rises.)
     fn has_content(&self, heard: &Heard, device: DeviceId) -> bool {
         let named = self.sure.as_ref().and_then(|sure| sure.stores.get(&device).copied());
         let other = || heard.contents.get(&device).map(|(_, store)| *store);
-        named.or_else(other).is_none_or(|store| disks::has(self.state, device, store))
+        named
+            .or_else(other)
+            .is_none_or(|store| disks::is_registered_with(self.state, device, store))
     }
 
     /// Returns true if the device is here with that content.
@@ -163,7 +166,7 @@ impl Case<'_> {
             let waits = self.state.recovery.open || self.newest.in_sync.is_empty();
             return match waits && !heard.is_complete() {
                 true => Verdict::WaitsFor(heard.silent.clone()),
-                false => Verdict::Known(self.above_all(self.newest.clone())),
+                false => Verdict::Known(self.in_new_epoch(self.newest.clone())),
             };
         }
         if !heard.is_complete() {
@@ -187,7 +190,7 @@ impl Case<'_> {
             (said.acted == last && said.base == last && !said.joiner).then_some(*d)
         };
         let whole: Vec<DeviceId> = self.reports.iter().filter_map(sealed).collect();
-        let known = |whole| self.above_all(sealed_in(&self.newest, whole));
+        let known = |whole| self.in_new_epoch(sealed_in(&self.newest, whole));
         match (later, whole.len()) {
             (true, 1) if self.state.recovery.open => Verdict::Alone(known(whole)),
             (true, 1..=3) if !mutant::on(Mutant::IgnoreReports) => Verdict::Known(known(whole)),
@@ -199,7 +202,7 @@ impl Case<'_> {
     /// remembers nothing of a group that others remember. It was not emptied if a map with this
     /// newest configuration names its present content, and the MDM of that map was sure.
     fn may_be_emptied(&self, mut replicas: impl Iterator<Item = DeviceId>) -> bool {
-        let Case { state, reports, id, .. } = *self;
+        let Evidence { state, reports, id, .. } = *self;
         let maps = || device_report::lost_maps(state, reports);
         let has = |m: &&Map| {
             let config = m.configs.get(&id);
@@ -210,7 +213,7 @@ impl Case<'_> {
         let names = |d: DeviceId| stored.and_then(|s| s.stores.get(&d));
         let kept = |d: DeviceId| {
             sure.iter().any(|map| disks::has_content_of(state, map, d))
-                || names(d).is_some_and(|store| disks::has(state, d, *store))
+                || names(d).is_some_and(|store| disks::is_registered_with(state, d, *store))
         };
         let (began, lost) = (state.recovery.began, state.recovery.lost.start);
         let is_blank =
@@ -246,7 +249,7 @@ impl Case<'_> {
         match may && witnesses + silent == members.len() {
             false => Verdict::Stuck,
             true if silent > 0 || waits => Verdict::WaitsFor(heard.silent.clone()),
-            true => Verdict::Known(self.above_all(newest.clone())),
+            true => Verdict::Known(self.in_new_epoch(newest.clone())),
         }
     }
 
@@ -279,14 +282,14 @@ impl Case<'_> {
 
     /// Returns what has to be stored before the group starts again, empty: that it has reached an
     /// epoch above all that any device may know. `None`: it is stored.
-    pub(super) fn reaches_last(&self) -> Option<Doubtful> {
+    pub(super) fn raised(&self) -> Option<Doubtful> {
         let reached = above_all(self.state, self.reached.max(self.newest.epoch));
         let told = Doubtful { group: self.id.0, told: Told { reached, ..Told::default() } };
         reconcile::doubted(self.state, &told).is_some().then_some(told)
     }
 
     /// Returns this configuration in an epoch that no device has reached.
-    fn above_all(&self, info: GroupInfo) -> GroupInfo {
+    fn in_new_epoch(&self, info: GroupInfo) -> GroupInfo {
         let epoch = above_all(self.state, info.epoch.max(self.reached));
         GroupInfo { epoch, reached: 0, ..info }
     }

@@ -105,7 +105,7 @@ impl State {
         self.recovery.emptied.extend(edits.emptied);
         for (id, device) in edits.devices {
             if self.recovery.emptied.get(&id) == Some(&device.store) {
-                self.recovery.emptied.remove(&id); // it is back
+                self.recovery.emptied.remove(&id); // its content is back
             }
             self.next_incarnation =
                 self.next_incarnation.max(Incarnation(device.incarnation.0 + 1));

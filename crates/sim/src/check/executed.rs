@@ -73,7 +73,8 @@ pub fn check(stage: &mut Stage, i: u8, group: GroupId, standing: &Standing) -> R
         let Some(written) = stage.world.writes.of(group, entry.write) else { continue };
         // A recovery may bring a volume back whose deletion had begun.
         let id = entry.unit.volume;
-        let doomed = stage.volumes.iter().any(|v| v.id == Some(id) && v.doomed);
+        let recovered = stage.mdm().is_none_or(|mdm| mdm.state().recovery.number > 0);
+        let doomed = recovered && stage.volumes.iter().any(|v| v.id == Some(id) && v.doomed);
         if doomed || !stage.is_there(id) {
             continue;
         }
