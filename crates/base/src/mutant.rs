@@ -268,7 +268,7 @@ pub enum Mutant {
     OldDisk,
     /// Recovery: a server's restart drops the report of its map. (The MDM's tests.)
     ForgetMaps,
-    /// Recovery: the disks that a recovery waits for are not stored.
+    /// Recovery: the disks that a recovery waits for are not stored. (The MDM's tests.)
     ForgetDisks,
     /// Recovery: a group left in doubt by an earlier recovery hides older disks. (The MDM's tests.)
     DoubtHidesDisks,
@@ -560,7 +560,6 @@ impl Mutant {
         Mutant::KeepPermission,
         Mutant::OneIncarnation,
         Mutant::OldDisk,
-        Mutant::ForgetDisks,
         Mutant::EarlierLife,
         Mutant::NoWindow,
         Mutant::EndlessLoad,

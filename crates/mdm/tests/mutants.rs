@@ -59,6 +59,7 @@ fn every_mutant_is_caught() {
         again::a_map_that_named_the_last_replica_counts_after_the_recovery,
     );
     notices(Mutant::ForgetDoubts, again::the_last_epoch_counts_after_its_device_is_gone);
+    notices(Mutant::ForgetDisks, again::a_disk_that_one_server_named_is_waited_for_after_a_restart);
     notices(Mutant::NameOlderDisk, again::a_map_names_the_content_that_groups_wait_for);
     notices(Mutant::RemoveWitness, again::a_device_that_a_group_in_doubt_may_need_is_not_removed);
     assert_eq!(dead_by_a_refusal(None), 5);

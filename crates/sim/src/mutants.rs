@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Plans for mutants that only one seed in thousands meets. Hunts found them, and they are shrunk.
-const PLANS: [(Mutant, &str, &str); 35] = [
+const PLANS: [(Mutant, &str, &str); 34] = [
     (
         Mutant::MdmStaleAnswer,
         "answer-of-a-cut-off-leader",
@@ -94,11 +94,6 @@ const PLANS: [(Mutant, &str, &str); 35] = [
         Mutant::OldDisk,
         "older-disk-after-the-backup",
         include_str!("../plans/older-disk-after-the-backup.plan"),
-    ),
-    (
-        Mutant::ForgetDisks,
-        "newer-disk-that-nobody-knows-of",
-        include_str!("../plans/newer-disk-that-nobody-knows-of.plan"),
     ),
     (
         Mutant::EarlierLife,

@@ -395,3 +395,19 @@ fn a_device_without_a_group_that_only_a_map_knows_is_not_waited_for() {
     settle(&mut state, &reports([(1, took_part(1)), (2, two), (3, took_part(0))]));
     assert!(!state.recovery.open && state.recovery.awaited.is_empty());
 }
+
+/// dev3 shares no group with dev1, and its map named the newer content of dev1. Then all servers
+/// restart, and so does the MDM.
+#[test]
+pub(crate) fn a_disk_that_one_server_named_is_waited_for_after_a_restart() {
+    let mut state = recover(backup(), FIRST);
+    let mut three = took_part(0);
+    let devices = vec![StoreInfo { device: 1, store: NEWER, awaited: 0 }];
+    let (version, told) = (SINCE, SINCE);
+    assert!(three.add(Report { version, told, devices, ..Report::default() }));
+    finish(&mut state, &reports([(2, took_part(1)), (3, three)]));
+    let told = reports([(1, took_part(1)), (2, took_part(1)), (3, took_part(0))]);
+    settle(&mut state, &told);
+    assert_eq!(group(&state).doubt, Doubt::Reports);
+    assert_eq!(state.recovery_status(&told, false).unwrap().older, [1]);
+}

@@ -26,7 +26,6 @@ fn rare_mutants_are_caught_by_their_plans() {
         Mutant::KeepPermission,
         Mutant::OneIncarnation,
         Mutant::OldDisk,
-        Mutant::ForgetDisks,
         Mutant::EarlierLife,
         Mutant::ForgetLevel,
         Mutant::QuarantineForever,
