@@ -271,9 +271,8 @@ fn may_have_replaced(
         Some(g) => g.doubt != Doubt::None && acted >= g.epoch.0,
         None => acted > 0,
     };
-    let newer = told.is_some_and(|report| report.took_part().any(is_newer));
-    let awaited = state.recovery.awaited.get(&id).is_some_and(|(_, store)| *store == m.store);
-    let newer = newer || awaited;
+    let newer = told.is_some_and(|report| report.took_part().any(is_newer))
+        || state.recovery.is_awaited(id, m.store);
     let named = is_lost_life(state, m.incarnation, d.incarnation);
     match state.recovery.open {
         true => !known || newer || named,

@@ -310,7 +310,7 @@ pub fn emptied_command(state: &State, reports: &DeviceReports, up: &Command) -> 
     let Command::DeviceUp(up) = up else { return None };
     let id = DeviceId(up.device);
     let known = state.devices.get(&id).filter(|d| d.store != up.store)?;
-    let awaited = state.recovery.awaited.get(&id).is_some_and(|(_, store)| *store == up.store);
+    let awaited = state.recovery.is_awaited(id, up.store);
     let heard = reports.contains_key(&id) || state.recovery.emptied.contains_key(&id);
     if state.recovery.open || awaited || heard || !state.wants_reports() {
         return None;
@@ -367,7 +367,6 @@ pub fn plan(state: &State, reports: &DeviceReports, patient: bool) -> Option<Com
             break;
         }
         let Some(evidence) = Evidence::of(state, reports, *id) else { continue };
-        let news = evidence.news();
         match evidence.verdict(&heard) {
             // Whether a volume uses the group is known at the end.
             Verdict::Known(group)
@@ -386,7 +385,7 @@ pub fn plan(state: &State, reports: &DeviceReports, patient: bool) -> Option<Com
             Verdict::WaitsFor(_) | Verdict::Alone(_) => waits = true,
             Verdict::Known(_) | Verdict::Stuck => {}
         }
-        doubts.extend(news);
+        doubts.extend(evidence.news());
     }
     let awaited = disks::newly_awaited(state, &heard);
     let SkippedIds { device, group, sdc, next_volume } = skipped_ids(state, reports);

@@ -126,9 +126,7 @@ impl Rescue {
         let before = &self.before;
         self.known = Known::new(&before.ids, &before.servers, Some(&log))
             .with(before.some_off, before.earlier.clone());
-        let other = |(device, store): (&DeviceId, &u64)| {
-            log.stores.iter().any(|(known, other)| known == device && other != store)
-        };
+        let other = |(device, store): (&DeviceId, &u64)| has_other(&log.stores, *device, *store);
         self.emptied |= before.contents.iter().any(other);
         (self.stores, self.lost_groups) = (log.stores, log.lost);
     }
@@ -698,6 +696,11 @@ fn pool_without_others(state: &State, group: &Group) -> Option<PoolId> {
     let pool = state.pool_of(group)?;
     let mut devices = state.devices.iter().filter(|(_, d)| d.pool == pool);
     devices.all(|(id, _)| group.replicas.contains(id)).then_some(pool)
+}
+
+/// Returns true if a log knows another content of this device than this one.
+fn has_other(stores: &BTreeSet<(DeviceId, u64)>, device: DeviceId, store: u64) -> bool {
+    stores.iter().any(|(known, other)| *known == device && *other != store)
 }
 
 /// Returns the content of an MDM's state.

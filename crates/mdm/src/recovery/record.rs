@@ -87,6 +87,11 @@ impl Recovery {
         self.unknown.iter().any(|range| range.contains(&id))
     }
 
+    /// Returns true if groups in doubt wait for this content of a device.
+    pub(crate) fn is_awaited(&self, device: DeviceId, store: u64) -> bool {
+        self.awaited.get(&device).is_some_and(|(_, awaited)| *awaited == store)
+    }
+
     /// Returns true if lost MDMs may have given this id away: it is not above `last`, the last one
     /// that the recovery skips. While the recovery is open it may be any id: the same state may
     /// have been recovered before, and ids were given away since.

@@ -80,8 +80,7 @@ pub(super) fn device_up(state: &State, c: &command::DeviceUp) -> Option<Edits> {
     let mut groups = groups::changed(state, state.groups_of(id), raise, &up, |group| {
         if emptied { group.emptied(id, &up) } else { group.restarted_if(new_life, id, &up) }
     });
-    let awaited = state.recovery.awaited.get(&id).is_some_and(|(_, store)| *store == c.store);
-    if emptied && !awaited {
+    if emptied && !state.recovery.is_awaited(id, c.store) {
         groups.extend(without_evidence(state, id));
     }
     let devices = (old != Some(&entry)).then_some((id, entry)).into_iter().collect();

@@ -1,7 +1,7 @@
 //! Judges groups that a recovery leaves in doubt: they wait for the operator only if nothing else
 //! is possible.
 
-use super::Phase;
+use super::{Phase, has_other};
 use crate::check::Failure;
 use crate::check::doubt::{self, Copy};
 use crate::plan::Who;
@@ -12,7 +12,6 @@ use mdm::recovery::JUMP;
 use node::sds::Sds;
 use seam::UnitStore;
 use std::collections::BTreeSet;
-use store::durable::Identity;
 use wire::control::{GroupInfo, Intent};
 
 impl Stage {
@@ -50,11 +49,8 @@ impl Stage {
     /// Returns true when a server's device has another content than the log that the recovery began
     /// with knows. What it had before may have been more.
     fn was_emptied(&self, i: u8) -> bool {
-        let other = |own: Identity| {
-            let mut known = self.rescue.stores.iter().filter(|(device, _)| *device == own.device);
-            known.any(|(_, store)| *store != own.uuid[0])
-        };
-        self.identity(i).is_some_and(other)
+        let own = self.identity(i);
+        own.is_some_and(|own| has_other(&self.rescue.stores, own.device, own.uuid[0]))
     }
 
     /// Returns true when the devices' records show which replica has every acknowledged write.

@@ -36,10 +36,7 @@ impl Story<'_> {
         if self.r.chance(0.3) {
             self.replace_alone(backup, again);
         }
-        let over = match self.r.chance(0.6) {
-            true => self.end_early(again),
-            false => self.end_by_itself(again),
-        };
+        let over = self.end(again);
         self.lose_again(over, Source::Newest);
     }
 
@@ -72,10 +69,7 @@ impl Story<'_> {
             false => (Source::Newest, Source::First),
         };
         self.begin_with(first);
-        let over = match self.r.chance(0.6) {
-            true => self.end_early(again),
-            false => self.end_by_itself(again),
-        };
+        let over = self.end(again);
         self.lose_again(over, second);
     }
 
@@ -142,6 +136,14 @@ impl Story<'_> {
             } else if begins(&step.action) {
                 step.action = begin(source, former.unwrap_or(i));
             }
+        }
+    }
+
+    /// Ends the first recovery, mostly by the operator's order. Returns a time when it is over.
+    fn end(&mut self, again: u64) -> u64 {
+        match self.r.chance(0.6) {
+            true => self.end_early(again),
+            false => self.end_by_itself(again),
         }
     }
 
