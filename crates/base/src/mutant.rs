@@ -385,6 +385,13 @@ pub enum Mutant {
     /// Recovery: a server that has reported to the MDM takes the map of an earlier recovery from
     /// another server. (The tests of `node`.)
     TakeEarlier,
+    /// Recovery: the state's configuration of a group counts although a replica has a newer content
+    /// by now, and this content took no part in the group.
+    BelieveNewer,
+    /// Recovery: which volumes the lost MDMs have deleted is not stored.
+    ForgetDeletions,
+    /// A client that has heard of a loss never asks whether the group is served again.
+    KeepLost,
 }
 
 impl Mutant {
@@ -576,6 +583,9 @@ impl Mutant {
         Mutant::HoleUnawaited,
         Mutant::KeepWithdrawn,
         Mutant::ReserveBlindly,
+        Mutant::KeepLost,
+        Mutant::ForgetDeletions,
+        Mutant::BelieveNewer,
     ];
 }
 

@@ -16,8 +16,8 @@ use alloc::vec::Vec;
 use base::level;
 use prost::Message;
 use wire::control::{
-    AcceptedLoss, DeviceKind, GroupInfo, Intent, MappingInfo, MdmInfo, ObjectKind, StoreInfo,
-    UnknownValue, VolumeInfo, known,
+    AcceptedLoss, DeviceKind, GroupInfo, IdRange, Intent, MappingInfo, MdmInfo, ObjectKind,
+    StoreInfo, UnknownValue, VolumeInfo, known,
 };
 
 /// One command of a log entry.
@@ -425,6 +425,9 @@ pub struct Reconcile {
     /// that they had.
     #[prost(message, repeated, tag = "18")]
     pub emptied: Vec<StoreInfo>,
+    /// Ids that lost MDMs have given to volumes that are deleted, or that this MDM knows by now.
+    #[prost(message, repeated, tag = "19")]
+    pub known: Vec<IdRange>,
 }
 
 /// What servers told of a group in doubt.

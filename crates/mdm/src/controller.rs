@@ -254,6 +254,8 @@ fn is_lost_life(state: &State, told: u64, known: Incarnation) -> bool {
 /// - It remembers as much of at least one group in doubt as the state does, or it has taken
 ///   part in a group that was made since. Older content can't: the epoch of each of its groups
 ///   rose when it was replaced.
+/// - It remembers no group: it was emptied since. Then no copy counts as complete only because the
+///   content that this MDM knows has no more. Without it, an operator might use that content.
 ///
 /// The content that the recovery waits for counts as newer.
 ///
@@ -274,8 +276,9 @@ fn may_have_replaced(
     let newer = told.is_some_and(|report| report.took_part().any(is_newer))
         || state.recovery.is_awaited(id, m.store);
     let named = is_lost_life(state, m.incarnation, d.incarnation);
+    let empty = || told.is_some_and(|report| report.took_part().all(|(_, acted)| acted == 0));
     match state.recovery.open {
-        true => !known || newer || named,
+        true => !known || newer || named || empty(),
         false => (newer && state.wants_reports() || named) && !is_relied_on(state, id),
     }
 }
@@ -290,7 +293,7 @@ fn is_relied_on(state: &State, id: DeviceId) -> bool {
 /// Returns true for the id of a device that only lost MDMs may know.
 fn was_lost(state: &State, device: u32) -> bool {
     let free = !state.devices.contains_key(&DeviceId(device));
-    free && state.recovery.may_be_given(device, state.recovery.device)
+    free && state.may_be_lost_device(DeviceId(device))
 }
 
 /// Returns the domain, fault set and pool of a registration. Known servers and devices keep theirs,
@@ -436,7 +439,7 @@ fn was_removed(state: &State, id: SdcId) -> bool {
 
 /// Returns true for a client's id that lost MDMs may have given away, and that no client has.
 fn is_free(state: &State, id: SdcId) -> bool {
-    !state.sdcs.contains_key(&id) && state.may_be_lost(id)
+    !state.sdcs.contains_key(&id) && state.may_return(id)
 }
 
 /// Returns the commands for a primary's proposals, one for each. The caller tests one after the

@@ -57,6 +57,7 @@ mod volumes;
 
 pub use device_report::{DeviceReport, DeviceReports};
 pub use record::{Contents, JUMP, Recovery};
+use record::{IDS, MANY_IDS, ids, many_ids};
 pub(crate) use record::{IDS_END, SkippedIds, first_generation, first_number};
 
 use crate::command::{Command, Reconcile};
@@ -70,6 +71,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use base::{DeviceId, GroupId, Incarnation, MapVersion, Mutant, VolumeId, mutant};
 use core::cmp::Reverse;
+use core::mem::take;
 use device_report::{Map, Remembered};
 use verdict::{Evidence, Verdict};
 use wire::control::{GroupInfo, Intent, RecoveryStatus};
@@ -78,10 +80,6 @@ use wire::control::{GroupInfo, Intent, RecoveryStatus};
 /// above the map of a server that it takes over: the lost MDMs may have taken access away this many
 /// times, and no report tells.
 const GENERATIONS: u32 = 1 << 16;
-/// Number of ids of devices, servers, clients and MDMs that a recovery skips.
-const IDS: u32 = 1000;
-/// Number of ids of groups and volumes that a recovery skips.
-const MANY_IDS: u32 = 1 << 16;
 /// Maximum number of groups in one command.
 const GROUPS: usize = 2048;
 
@@ -131,11 +129,12 @@ impl State {
         if self.recovery.number > 0 && !self.recovery.open {
             self.removed_sdcs.insert(self.recovery.sdc + 1..self.last_sdc.0 + 1);
         }
-        let next = VolumeId(self.next_volume.0 + MANY_IDS);
+        let (ids, many_ids) = (ids(at), many_ids(at));
+        let next = VolumeId(self.next_volume.0 + many_ids);
         let earlier = self.wants_reports().then_some(self.recovery.began);
         let waits_no_more = !decided.recovery.open && disks::awaits_any(self);
         let (lost, awaited) = disks::maps_since(decided);
-        let mut unknown = core::mem::take(&mut self.recovery.unknown);
+        let mut unknown = take(&mut self.recovery.unknown);
         unknown.push(self.next_volume..next);
         self.recovery = Recovery {
             number: self.recovery.number + 1,
@@ -146,14 +145,12 @@ impl State {
             began: MapVersion(0),
             lost,
             awaited,
-            emptied: match earlier {
-                Some(_) => core::mem::take(&mut self.recovery.emptied),
-                None => BTreeMap::new(),
-            },
-            device: floors.0 + IDS,
-            server: floors.1 + IDS,
-            group: floors.2 + MANY_IDS,
-            sdc: floors.3 + IDS,
+            emptied: earlier.map_or_else(BTreeMap::new, |_| take(&mut self.recovery.emptied)),
+            replaced: earlier.map_or_else(BTreeSet::new, |_| take(&mut self.recovery.replaced)),
+            device: floors.0 + ids,
+            server: floors.1 + ids,
+            group: floors.2 + many_ids,
+            sdc: floors.3 + ids,
             sdc_known,
             unknown,
             left: Vec::new(),
@@ -175,6 +172,9 @@ impl State {
         for volume in self.volumes.values_mut() {
             volume.generation = generation.max(volume.generation.saturating_add(GENERATIONS));
         }
+        // This MDM has heard of no device. A device that the lost MDMs put in the place of another
+        // one would be refused while that one counts as up.
+        self.devices.values_mut().for_each(|d| d.up = false);
         for group in self.groups.values_mut() {
             // The doubt `Gone` of an earlier recovery stays. Groups that the earlier one left in
             // doubt while it waited for a disk get it, too: this recovery does not know of that

@@ -119,6 +119,8 @@ struct RecoveryRecord {
     awaited: Vec<Awaited>,
     #[prost(message, repeated, tag = "19")]
     emptied: Vec<StoreInfo>,
+    #[prost(uint32, repeated, tag = "20")]
+    replaced: Vec<u32>,
 }
 
 /// Absent in snapshots from before there were objects: then there are those of a new cluster.
@@ -426,6 +428,7 @@ fn recovery_record(r: &Recovery) -> RecoveryRecord {
         lost_to: r.lost.end.0,
         awaited: r.awaited.iter().map(Awaited::of).collect(),
         emptied: r.emptied.iter().map(|(d, store)| store_info(*d, *store)).collect(),
+        replaced: r.replaced.iter().map(|d| d.0).collect(),
         device: r.device,
         server: r.server,
         group: r.group,
@@ -457,6 +460,7 @@ fn recovery(r: RecoveryRecord, next_volume: u32) -> Recovery {
         lost: MapVersion(lost.start)..MapVersion(lost.end),
         awaited: r.awaited.iter().map(Awaited::entry).collect(),
         emptied: r.emptied.iter().map(|s| (DeviceId(s.device), s.store)).collect(),
+        replaced: r.replaced.iter().map(|d| DeviceId(*d)).collect(),
         device: r.device,
         server: r.server,
         group: r.group,

@@ -237,12 +237,25 @@ impl State {
         self.sdcs.contains_key(&id) || self.may_be_lost(id)
     }
 
+    /// Returns true for the id of a client that is not known and may register with it: lost MDMs
+    /// may have given it away.
+    pub(crate) fn may_return(&self, id: SdcId) -> bool {
+        self.may_be_lost(id) || self.recovery.is_above(id.0, self.next_sdc().0)
+    }
+
     /// Returns true for an id that MDMs lost in a recovery may have assigned, and that was not
     /// removed since.
     pub(crate) fn may_be_lost(&self, id: SdcId) -> bool {
         let recovery = &self.recovery;
         let may = id.0 > recovery.sdc_known && recovery.may_be_given(id.0, recovery.sdc);
         may && !self.removed_sdcs.contains(id.0)
+    }
+
+    /// Returns true for the id of a device that MDMs lost in a recovery may have given away.
+    pub(crate) fn may_be_lost_device(&self, id: DeviceId) -> bool {
+        let recovery = &self.recovery;
+        recovery.may_be_given(id.0, recovery.device)
+            || recovery.is_above(id.0, self.next_device().0)
     }
 
     /// Returns the bytes that thick volumes of this pool have reserved, in all copies.

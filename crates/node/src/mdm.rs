@@ -54,7 +54,7 @@ use mdm::observed::Observed;
 use mdm::state::State;
 use seam::{BlockError, DialError, DialId, Effect, Effects, Event, Node, Note, Port, Strangers};
 use wire::PeerFramer;
-use wire::control::Role;
+use wire::control::{BuildInfo, Role};
 
 use answers::Answers;
 pub use config::Config;
@@ -199,6 +199,8 @@ impl Mdm {
                     hello(&config.dialect, self.state().cluster, Role::Mdm, &config.name);
                 hello.incarnation = self.life.0;
                 hello.address = config.address.to_string();
+                // Before a recovery it may also have been a dial to another MDM.
+                hello.build = Some(BuildInfo::of(&config.dialect));
                 send_hello(link, &hello, out);
                 out.push(Effect::Close { link });
             }

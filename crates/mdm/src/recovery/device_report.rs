@@ -5,6 +5,7 @@
 //! ([`State::heed`]).
 
 use super::JUMP;
+use super::record::without;
 use crate::group::Doubt;
 use crate::refused::{MAX_DEVICES, MAX_SDCS, MAX_VOLUMES};
 use crate::reserve::REGISTRANTS;
@@ -169,6 +170,21 @@ impl Map {
     pub(super) fn is_deleted(&self, id: VolumeId) -> bool {
         let unknown = self.unknown.range(..=id).next_back().is_some_and(|(_, end)| id < *end);
         id.0 < self.next_volume && !unknown && !self.volumes.contains_key(&id)
+    }
+
+    /// Returns those of these ids that the MDM of this map did not list as unknown. `pending` are
+    /// volumes that it had and that the state does not have yet.
+    pub(super) fn known_ids(
+        &self,
+        unknown: &[Range<VolumeId>],
+        pending: &[VolumeId],
+    ) -> Vec<Range<VolumeId>> {
+        let given = VolumeId(0)..VolumeId(self.next_volume);
+        let ids = unknown.iter().map(|range| range.start..range.end.min(given.end));
+        let pending = pending.iter().map(|id| *id..VolumeId(id.0 + 1));
+        let listed = self.unknown.iter().map(|(start, end)| *start..*end).chain(pending);
+        let ids: Vec<Range<VolumeId>> = ids.filter(|range| !range.is_empty()).collect();
+        listed.fold(ids, |ids, other| ids.iter().flat_map(|r| without(r, &other)).collect())
     }
 
     /// Returns true if the process has a map, and that map is older than this version.

@@ -1,7 +1,7 @@
 //! The state's record of recoveries, and the numbers that follow from the time of a recovery.
 
 use crate::command::{Forget, Reconcile};
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::{DeviceId, MapVersion, VolumeId};
@@ -10,6 +10,11 @@ use core::ops::Range;
 /// Step by which a recovery raises epochs, incarnations and map versions. Normal operation never
 /// raises them this far.
 pub const JUMP: u64 = 1 << 32;
+/// Least number of ids of devices, servers and clients that a recovery skips, and the number of ids
+/// of MDMs.
+pub(super) const IDS: u32 = 1000;
+/// Least number of ids of groups and volumes that a recovery skips.
+pub(super) const MANY_IDS: u32 = 1 << 16;
 /// The latest time of an order that counts, in seconds since 1970: it keeps the numbers that are
 /// computed from the time far below 2^63.
 const LATEST: u64 = 1 << 33;
@@ -46,6 +51,9 @@ pub struct Recovery {
     /// and before they had reported: with the contents that they had. These may have had more of
     /// any group.
     pub emptied: BTreeMap<DeviceId, u64>,
+    /// Devices that have registered since the recovery began with the newer content that a map
+    /// names. The state's own configurations are about the content that they had before.
+    pub replaced: BTreeSet<DeviceId>,
     /// The lost MDMs may have given away ids of devices up to this one.
     pub device: u32,
     /// The same for servers.
@@ -81,6 +89,19 @@ pub(crate) fn first_generation(at: u64) -> u32 {
     (at.min(LATEST) / 60 * 16) as u32
 }
 
+/// Returns the number of ids of devices, servers and clients that a recovery at this time (seconds
+/// since 1970, UTC) skips. It depends on the second, modulo 64, so that two recoveries from one
+/// backup do not give the same ids away: a silent server may have a device of the first one.
+pub(super) fn ids(at: u64) -> u32 {
+    IDS * (1 + (at % 64) as u32)
+}
+
+/// Returns the number of ids of groups and volumes that a recovery at this time skips. It depends
+/// on the second, modulo 1024, for the same reason. At least 500 recoveries fit below [`IDS_END`].
+pub(super) fn many_ids(at: u64) -> u32 {
+    MANY_IDS + (at % 1024) as u32 * (1 << 12)
+}
+
 impl Recovery {
     /// Returns true if lost MDMs may have given this id to a volume whose fate is unknown.
     pub fn is_unknown(&self, id: VolumeId) -> bool {
@@ -99,16 +120,38 @@ impl Recovery {
         id != 0 && (id <= last || self.open && id < IDS_END)
     }
 
+    /// Returns true for an id that this MDM has not given away yet and that lost MDMs may have
+    /// given to a device or a client: after an earlier recovery from the same backup, which may
+    /// have skipped more ids. `next` is the next id that this MDM gives away.
+    pub(crate) fn is_above(&self, id: u32, next: u32) -> bool {
+        self.number > 0 && (next..IDS_END).contains(&id)
+    }
+
     /// Records that this volume is deleted: its id is no longer unknown.
     pub(crate) fn forget(&mut self, id: VolumeId) {
-        let parts = |r: Range<VolumeId>| match r.contains(&id) {
-            true => [r.start..id, VolumeId(id.0 + 1)..r.end],
-            false => [r.clone(), r.end..r.end],
-        };
-        let all = core::mem::take(&mut self.unknown).into_iter().flat_map(parts);
-        self.unknown = all.filter(|r| !r.is_empty()).collect();
+        self.know(id..VolumeId(id.0 + 1));
         self.left.retain(|other| *other != id.0);
     }
+
+    /// Records that the volumes with these ids are deleted, or are in the state.
+    pub(crate) fn know(&mut self, ids: Range<VolumeId>) {
+        let unknown = core::mem::take(&mut self.unknown);
+        self.unknown = unknown.iter().flat_map(|range| without(range, &ids)).collect();
+    }
+}
+
+/// Returns the parts of a range that are not in the other one.
+pub(super) fn without(
+    range: &Range<VolumeId>,
+    other: &Range<VolumeId>,
+) -> impl Iterator<Item = Range<VolumeId>> + use<> {
+    let before = range.start..range.end.min(other.start);
+    let after = range.start.max(other.end)..range.end;
+    let parts = match other.is_empty() {
+        true => [range.clone(), range.end..range.end],
+        false => [before, after],
+    };
+    parts.into_iter().filter(|part| !part.is_empty())
 }
 
 /// The last ids that lost MDMs may have given away, and the next id of a volume. 0: none is known.

@@ -129,10 +129,20 @@ impl Evidence<'_> {
     /// that the sure map names. (When the content of a replica changes, the epoch rises.)
     fn has_content(&self, heard: &Heard, device: DeviceId) -> bool {
         let named = self.sure.as_ref().and_then(|sure| sure.stores.get(&device).copied());
+        if named.is_none() && self.is_replaced(device) {
+            return false;
+        }
         let other = || heard.contents.get(&device).map(|(_, store)| *store);
         named
             .or_else(other)
             .is_none_or(|store| disks::is_registered_with(self.state, device, store))
+    }
+
+    /// Returns true if the newest configuration is the state's, and the device has a newer content
+    /// than the one that this configuration is about.
+    fn is_replaced(&self, device: DeviceId) -> bool {
+        let own = self.newest.epoch == self.group.epoch.0;
+        own && self.state.recovery.replaced.contains(&device) && !mutant::on(Mutant::BelieveNewer)
     }
 
     /// Returns true if the device is here with that content.
@@ -175,7 +185,12 @@ impl Evidence<'_> {
         }
         // The earlier content of such a device may have taken part in a later epoch. (The state
         // itself knows when a replica of its own configuration comes with another content.)
-        let other = |d: &DeviceId| self.reports.contains_key(d) && !self.has_content(heard, *d);
+        // If the newer content took part in the group, it was admitted by a primary that had
+        // everything.
+        let admitted = |d: &DeviceId| self.is_replaced(*d) && self.reports[d].acted(self.id) > 0;
+        let other = |d: &DeviceId| {
+            self.reports.contains_key(d) && !self.has_content(heard, *d) && !admitted(d)
+        };
         let members = self.members();
         let is_told = self.newest.epoch > self.group.epoch.0;
         let emptied =
@@ -190,7 +205,7 @@ impl Evidence<'_> {
             (said.acted == last && said.base == last && !said.joiner).then_some(*d)
         };
         let whole: Vec<DeviceId> = self.reports.iter().filter_map(sealed).collect();
-        let known = |whole| self.in_new_epoch(sealed_in(&self.newest, whole));
+        let known = |whole| self.in_new_epoch(sealed_in(self.state, &self.newest, whole));
         match (later, whole.len()) {
             (true, 1) if self.state.recovery.open => Verdict::Alone(known(whole)),
             (true, 1..=3) if !mutant::on(Mutant::IgnoreReports) => Verdict::Known(known(whole)),
@@ -296,9 +311,25 @@ impl Evidence<'_> {
 }
 
 /// Returns the configuration in which these replicas are in sync: they were sealed in the last
-/// epoch that any device took part in. Other replicas of the group fill it up to two.
-fn sealed_in(newest: &GroupInfo, mut whole: Vec<DeviceId>) -> GroupInfo {
+/// epoch that any device took part in. A move that was under way goes on: the new replica may be on
+/// the server of the one that leaves. Otherwise, other replicas of the group fill it up to two.
+fn sealed_in(state: &State, newest: &GroupInfo, mut whole: Vec<DeviceId>) -> GroupInfo {
+    let in_sync = |of: &[DeviceId]| of.iter().map(|d| d.0).collect();
+    if newest.replicas.len() > 2 && whole.iter().all(|d| newest.replicas.contains(&d.0)) {
+        return GroupInfo { in_sync: in_sync(&whole), lost: false, ..newest.clone() };
+    }
     whole.truncate(2); // a move has three
+    if let [leaves, new] = whole[..]
+        && state.unit_of(leaves) == state.unit_of(new)
+    {
+        let apart = |d: &&u32| state.unit_of(DeviceId(**d)) != state.unit_of(new);
+        let stays = newest.replicas.iter().find(apart);
+        let replicas = stays.map(|stays| Vec::from([*stays, new.0, leaves.0]));
+        if let Some(replicas) = replicas {
+            let in_sync = in_sync(&whole);
+            return GroupInfo { replicas, in_sync, leaving: 0, lost: false, ..newest.clone() };
+        }
+    }
     let mut replicas: Vec<u32> = whole.iter().map(|d| d.0).collect();
     let in_sync = replicas.clone();
     let others = newest.replicas.iter().filter(|d| !whole.contains(&DeviceId(**d)));

@@ -18,14 +18,20 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use base::{GroupId, VolumeId};
+use base::{GroupId, Mutant, VolumeId, mutant};
 use prost::Message;
-use wire::control::VolumeInfo;
+use wire::control::{IdRange, VolumeInfo};
 
 /// Maximum number of volumes in one command.
 const VOLUMES: usize = 64;
 /// A command takes no further volume once its volumes have this many bytes.
 const BYTES: usize = 256 << 10;
+
+/// Maximum number of ranges of ids in one command.
+const RANGES: usize = 1024;
+/// What a map tells of unknown ids counts as soon as at most this many of its volumes still have to
+/// be taken over.
+const PENDING: usize = 64;
 
 /// Returns the changes of volumes that the newest map of a server shows, if that map is at least as
 /// new as the state was. An older map only restores volumes whose deletion was perhaps not decided.
@@ -57,12 +63,25 @@ pub(super) fn volumes(state: &State, reports: &DeviceReports) -> Reconcile {
     if let Some(map) = newest(state, reports, |m| m.from_mdm) {
         let gone = |id: &&VolumeId| map.is_deleted(**id);
         change.deleted = state.volumes.keys().filter(gone).take(VOLUMES).map(|id| id.0).collect();
+        change.known = known_ids(state, map);
     }
     if change.volumes.is_empty() && change.deleted.is_empty() {
         change.volumes = some(renamed(state, map).into_iter().filter(is_news));
     }
     change.generations = if change.volumes.is_empty() { 0 } else { GENERATIONS };
     change
+}
+
+/// Returns the ids whose fate this map of an MDM tells. After the recovery, the state's map takes
+/// its place: a further recovery, from a newer backup, must not bring a deleted volume back.
+fn known_ids(state: &State, map: &Map) -> Vec<IdRange> {
+    let pending = map.volumes.keys().filter(|id| !state.volumes.contains_key(id)).copied();
+    let pending: Vec<VolumeId> = pending.take(PENDING + 1).collect();
+    if pending.len() > PENDING || mutant::on(Mutant::ForgetDeletions) {
+        return Vec::new();
+    }
+    let known = map.known_ids(&state.recovery.unknown, &pending);
+    known.iter().take(RANGES).map(IdRange::of).collect()
 }
 
 /// Returns the first of these volumes, as many as one command takes.

@@ -103,6 +103,7 @@ impl State {
             self.objects = Objects { changed_at, ..objects };
         }
         self.recovery.emptied.extend(edits.emptied);
+        self.recovery.replaced.extend(edits.replaced);
         for (id, device) in edits.devices {
             if self.recovery.emptied.get(&id) == Some(&device.store) {
                 self.recovery.emptied.remove(&id); // its content is back
@@ -158,14 +159,17 @@ impl State {
         if let Some(skipped) = edits.skipped {
             reconcile::skip_ids(self, skipped);
         }
+        edits.known.into_iter().for_each(|ids| self.recovery.know(ids));
         if let Some(forget) = edits.forget {
             forget.volumes.iter().for_each(|id| self.recovery.forget(VolumeId(*id)));
             self.recovery.forgot = Some(forget);
         }
         let awaited = edits.awaited.iter().map(|a| a.entry());
         self.recovery.awaited.extend(awaited);
-        if !self.recovery.emptied.is_empty() && !self.wants_reports() {
+        let marked = !self.recovery.emptied.is_empty() || !self.recovery.replaced.is_empty();
+        if marked && !self.wants_reports() {
             self.recovery.emptied.clear();
+            self.recovery.replaced.clear();
         }
         if let Some(left) = edits.recovered {
             reconcile::close_recovery(self, left);

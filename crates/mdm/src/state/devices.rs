@@ -41,7 +41,7 @@ pub(super) fn device_up(state: &State, c: &command::DeviceUp) -> Option<Edits> {
                 && d.intent != Intent::Removed
         }
         None => {
-            let lost = state.recovery.may_be_given(id.0, state.recovery.device);
+            let lost = state.may_be_lost_device(id);
             (id == state.next_device() || lost) && state.devices_there() < MAX_DEVICES
         }
     };
@@ -80,11 +80,13 @@ pub(super) fn device_up(state: &State, c: &command::DeviceUp) -> Option<Edits> {
     let mut groups = groups::changed(state, state.groups_of(id), raise, &up, |group| {
         if emptied { group.emptied(id, &up) } else { group.restarted_if(new_life, id, &up) }
     });
-    if emptied && !state.recovery.is_awaited(id, c.store) {
+    let awaited = state.recovery.is_awaited(id, c.store);
+    if emptied && !awaited {
         groups.extend(without_evidence(state, id));
     }
+    let replaced = (emptied && awaited && state.wants_reports()).then_some(id);
     let devices = (old != Some(&entry)).then_some((id, entry)).into_iter().collect();
-    Some(Edits { devices, server, groups, ..Edits::default() })
+    Some(Edits { devices, server, groups, replaced, ..Edits::default() })
 }
 
 /// Returns the intent of a new device.

@@ -9,6 +9,7 @@ use crate::recovery::SkippedIds;
 use crate::reserve::AllAsked;
 use alloc::vec::Vec;
 use base::{ClusterId, DeviceId, GroupId, SdcId, SdsId, VolumeId};
+use core::ops::Range;
 
 /// The changes of a command. Epochs are final; `commit` sets `changed_at`.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -32,6 +33,10 @@ pub struct Edits {
     pub(super) awaited: Vec<command::Awaited>,
     /// Devices that come back with another content than these.
     pub(super) emptied: Vec<(DeviceId, u64)>,
+    /// A device has the newer content that a map of lost MDMs names.
+    pub(super) replaced: Option<DeviceId>,
+    /// The ids of volumes that are not unknown any more.
+    pub(super) known: Vec<Range<VolumeId>>,
     /// The recovery ends, and these volumes stay unknown.
     pub(super) recovered: Option<Vec<u32>>,
 }
@@ -58,6 +63,7 @@ impl Edits {
             || self.forget.is_some()
             || !self.awaited.is_empty()
             || !self.emptied.is_empty()
+            || !self.known.is_empty()
             || self.recovered.is_some()
     }
 }

@@ -14,7 +14,8 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
 use base::{DeviceId, Epoch, GroupId, MapVersion, PoolId, SdcId, VolumeId};
-use wire::control::{GroupInfo, RecoverMdm, StoreInfo, VolumeInfo};
+use core::ops::Range;
+use wire::control::{GroupInfo, IdRange, RecoverMdm, StoreInfo, VolumeInfo};
 
 impl State {
     /// Returns the command that deletes the data of these unknown volumes from all devices.
@@ -65,7 +66,24 @@ pub(super) fn reconcile(state: &State, c: &command::Reconcile) -> Edits {
     };
     let new = |(d, _): &(DeviceId, u64)| !state.recovery.emptied.contains_key(d);
     let emptied = c.emptied.iter().filter_map(was).filter(new).collect();
-    Edits { groups, volumes, skipped, forget, recovered, awaited, emptied, ..Edits::default() }
+    let known = c.known.iter().map(IdRange::ids).filter(|ids| open && hides(state, ids)).collect();
+    Edits {
+        groups,
+        volumes,
+        skipped,
+        forget,
+        recovered,
+        awaited,
+        emptied,
+        known,
+        ..Edits::default()
+    }
+}
+
+/// Returns true if the fate of any volume with such an id is unknown.
+fn hides(state: &State, ids: &Range<VolumeId>) -> bool {
+    let overlaps = |r: &Range<VolumeId>| r.start.max(ids.start) < r.end.min(ids.end);
+    state.recovery.unknown.iter().any(overlaps)
 }
 
 /// Returns true if the fate of this volume is unknown, so that its data is kept.

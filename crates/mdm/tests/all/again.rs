@@ -31,7 +31,7 @@ fn backup() -> State {
 fn recover(mut state: State, at: u64) -> State {
     let me = Member { name: "m".into(), address: "10.0.0.9:1".into(), tie_breaker: false };
     state.recover(&state.clone(), 1, me, "me@here", at);
-    state.check().unwrap();
+    register_all(&mut state);
     state
 }
 

@@ -5,7 +5,7 @@ use mdm::command::*;
 use mdm::controller;
 use mdm::group::Group;
 use mdm::{Command, Outcome, State};
-use wire::control::DeviceKind;
+use wire::control::{DeviceKind, Intent};
 
 /// Limits with few groups per device and few slots.
 pub(crate) fn limits() -> Limits {
@@ -85,6 +85,13 @@ pub(crate) fn pair(kind: DeviceKind) -> State {
     };
     assert_eq!(apply(&mut s, &Command::CreateVolume(create)), Outcome::Changed);
     s
+}
+
+/// Lets all devices that a recovery knows register again, in the same incarnations.
+pub(crate) fn register_all(state: &mut State) {
+    assert!(state.devices.values().all(|d| !d.up));
+    state.devices.values_mut().filter(|d| d.intent != Intent::Removed).for_each(|d| d.up = true);
+    state.check().unwrap();
 }
 
 /// A short form of a group: epoch, primary, in sync, joiners, lost.

@@ -123,6 +123,7 @@ fn a_copy_that_was_being_made_before_a_recovery_is_no_older_copy_after_it() {
     let epoch = state.groups[&GroupId(1)].epoch.0.max(state.groups[&GroupId(2)].epoch.0);
     let me = Member { name: "m".into(), address: "10.0.0.9:1".into(), tie_breaker: false };
     state.recover(&state.clone(), 1, me, "me@here", 6000);
+    register_all(&mut state);
     let told: DeviceReports =
         [(DeviceId(1), report(epoch, epoch)), (DeviceId(2), report(epoch, 0))].into();
     while let Some(command) = plan(&state, &told, false) {
@@ -143,6 +144,7 @@ fn in_doubt_the_newest_copy_that_devices_tell_of_is_taken() {
     }
     let me = Member { name: "m".into(), address: "10.0.0.9:1".into(), tie_breaker: false };
     state.recover(&state.clone(), 1, me, "me@here", 6000);
+    register_all(&mut state);
     // dev2 continued alone; a copy on dev3 was never whole.
     let told = [(1, report(1, 1)), (2, report(2 * JUMP, 1)), (3, report(2 * JUMP + 1, 0))];
     let mut reports: DeviceReports = told.into_iter().map(|(id, w)| (DeviceId(id), w)).collect();
@@ -232,6 +234,7 @@ fn a_leader_has_more_than_its_joiner() {
     let mut state = pair(Durable);
     let me = Member { name: "m".into(), address: "10.0.0.9:1".into(), tie_breaker: false };
     state.recover(&state.clone(), 1, me, "me@here", 6000);
+    register_all(&mut state);
     let mut joiner = DeviceReport::default();
     let said = |group| GroupReport { group, acted: 4, base: 4, joiner: true, ..Default::default() };
     assert!(joiner.add(Report { groups: [1, 2].map(said).into(), ..Report::default() }));

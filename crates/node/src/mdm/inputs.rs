@@ -87,6 +87,11 @@ impl Inputs {
         }
     }
 
+    /// Returns true if a device waits to be registered.
+    pub(super) fn has_device(&self) -> bool {
+        self.list.iter().any(|input| matches!(input, Input::Register(..)))
+    }
+
     /// Drops all inputs, and returns the orders among them: the link, and the sender's number.
     pub(super) fn end(&mut self) -> Vec<(LinkId, u64)> {
         let order = |input| match input {

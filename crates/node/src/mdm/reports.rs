@@ -115,12 +115,14 @@ impl Reports {
 
     /// Returns the result of an order that concerns a recovery (to end it with the reports so far,
     /// or to delete volumes that no device knows), or an error for an order that has to wait until
-    /// it ends. `None`: the recovery does not concern the order.
+    /// it ends. `more`: devices wait to be registered, and their reports have arrived. `None`: the
+    /// recovery does not concern the order.
     pub(super) fn order(
         &self,
         now: Time,
         ask: Option<&Ask>,
         state: &State,
+        more: bool,
     ) -> Option<Result<Option<Command>, Refused>> {
         let open = state.recovery.open;
         match ask {
@@ -130,7 +132,8 @@ impl Reports {
             Some(Ask::RecoverMdm(m)) if m.finish && open => {
                 // Reports that just arrived come first: the next evaluation takes them in.
                 let (reports, patient) = (&self.reports, self.is_patient(now));
-                let news = matches!(recovery::plan(state, reports, patient),
+                let news = more
+                    || matches!(recovery::plan(state, reports, patient),
                     Some(Command::Reconcile(c)) if !c.close);
                 Some(match news {
                     true => Err(Refused::Recovering),

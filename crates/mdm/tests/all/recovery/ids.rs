@@ -205,6 +205,27 @@ fn without_the_volume() -> State {
     with_recovery(older)
 }
 
+/// A second recovery from the same backup ends before the server with the first one's volume has
+/// reported.
+#[test]
+fn two_recoveries_from_one_backup_give_other_ids_to_volumes_and_groups() {
+    let mut ids: Vec<(VolumeId, GroupId)> = Vec::new();
+    for at in [6000, 6001, 7000] {
+        let mut state = pair(Durable);
+        let me = Member { name: "m".into(), address: "10.0.0.9:1".into(), tie_breaker: false };
+        state.recover(&state.clone(), 1, me, "me@here", at);
+        register_all(&mut state);
+        finish(&mut state);
+        let id = make_volume(&mut state, "w");
+        let is_other = |(volume, group): &(VolumeId, GroupId)| {
+            state.recovery.is_unknown(*volume) && !state.groups.contains_key(group)
+        };
+        assert!(ids.iter().filter(|(other, _)| *other < id).all(is_other), "at {at}");
+        assert!(ids.iter().all(|(other, _)| *other != id), "at {at}");
+        ids.push((id, state.volumes[&id].slots[0]));
+    }
+}
+
 /// Restores this newer backup a minute later. The servers have this map of the first recovery.
 fn recovered_again(mut newer: State, map: &State) -> State {
     let me = Member { name: "m".into(), address: "10.0.0.9:1".into(), tie_breaker: false };
@@ -260,6 +281,26 @@ fn a_volume_that_was_deleted_after_an_earlier_recovery_stays_deleted() {
     assert!(!second.recovery.open);
 }
 
+/// The lost MDMs deleted the volume, and a user made another one with its name. Only servers' maps
+/// tell that. The first recovery begins with an old backup, the second one with a newer backup,
+/// which still has the deleted volume.
+#[test]
+fn a_first_recovery_keeps_what_maps_tell_of_deleted_volumes() {
+    let mut lost = pair(Durable);
+    let delete = Command::DeleteVolume(DeleteVolume { volume: 1 });
+    assert_eq!(apply(&mut lost, &delete), Outcome::Changed);
+    let (anew, other) = (make_volume(&mut lost, "v"), make_volume(&mut lost, "w"));
+    let mut first = without_the_volume();
+    let report = with_map_of(&lost);
+    settle(&mut first, &reports(vec![(1, report.clone()), (2, report)]), false);
+    assert!(!first.recovery.open && is_gone(&first, 1) && !is_gone(&first, other.0 + 1));
+    assert_eq!(first.recovery.unknown.len(), 1, "{:?}", first.recovery.unknown);
+    assert_eq!(State::from_bytes(&first.to_bytes()), Ok(first.clone()));
+    let second = recovered_again(pair(Durable), &first);
+    let names: Vec<_> = second.volumes.iter().map(|(id, v)| (*id, v.name.as_str())).collect();
+    assert_eq!((names, second.recovery.open), (vec![(anew, "v"), (other, "w")], false));
+}
+
 fn rename(state: &mut State, id: VolumeId, name: &str) {
     let kind = ObjectKind::Volume as i32;
     let rename = mdm::command::Rename { kind, id: id.0, name: name.into() };
@@ -271,16 +312,16 @@ fn rename(state: &mut State, id: VolumeId, name: &str) {
 fn of_two_volumes_with_one_name_the_one_of_the_map_is_renamed() {
     let long = "n123456789012345678901234567890";
     let cases: [(&str, &[&str], &[&str], &str); 4] = [
-        ("v", &[], &[], "v-65537"),
-        (long, &[], &[], "n123456789012345678901234-65537"),
-        ("a", &["a-65537"], &["a-2-65537", "other"], "a-3-65537"),
-        ("b", &["other"], &["b-65537"], "b-2-65537"),
+        ("v", &[], &[], "v-3670017"),
+        (long, &[], &[], "n1234567890123456789012-3670017"),
+        ("a", &["a-3670017"], &["a-2-3670017", "other"], "a-3-3670017"),
+        ("b", &["other"], &["b-3670017"], "b-2-3670017"),
     ];
     for (name, of_map, of_backup, renamed) in cases {
         let mut first = without_the_volume();
         finish(&mut first);
         let anew = make_volume(&mut first, name);
-        assert_eq!(anew.0, 65537);
+        assert_eq!(anew.0, 3670017);
         of_map.iter().for_each(|name| _ = make_volume(&mut first, name));
         let mut newer = pair(Durable);
         if name != "v" {

@@ -68,7 +68,7 @@ impl Work<'_> {
         let (limits, seen, reports) =
             (&self.config.limits, self.watch.observed(), self.reports.all());
         let state = self.journal.state();
-        if let Some(made) = self.reports.order(self.now, ask, state) {
+        if let Some(made) = self.reports.order(self.now, ask, state, self.inputs.has_device()) {
             return made?.map(|command| state.change(command)).transpose();
         }
         let made = match ask {
