@@ -155,6 +155,8 @@ pub struct MapView {
     /// Groups of which it is not known which replica has every acknowledged write, each with the
     /// MDM's reason ([`GroupInfo::doubt`]) and the epoch that it has reached.
     doubts: BTreeMap<GroupId, (u32, u64)>,
+    /// Groups whose data is lost.
+    lost: BTreeSet<GroupId>,
     /// Volumes by id. They are looked up for every I/O.
     pub volumes: BTreeMap<VolumeId, Volume>,
     /// Lower ids that are in neither `volumes` nor `unknown` belong to deleted volumes.
@@ -309,6 +311,10 @@ impl MapView {
             0 => self.doubts.remove(&id),
             doubt => self.doubts.insert(id, (doubt, info.reached)),
         };
+        match info.lost {
+            true => self.lost.insert(id),
+            false => self.lost.remove(&id),
+        };
         self.groups.insert(id, group(&info));
     }
 
@@ -322,6 +328,11 @@ impl MapView {
     #[inline]
     pub fn group(&self, id: GroupId) -> Option<&Group> {
         self.groups.get(id)
+    }
+
+    /// Returns true if the data of any group is lost. It may be served again at any time.
+    pub fn has_lost(&self) -> bool {
+        !self.lost.is_empty()
     }
 
     /// Returns a group as the MDM described it, for an MDM that has lost it.

@@ -152,6 +152,29 @@ fn one_pull_waits_at_the_mdm_while_requests_are_stuck() {
     assert_eq!((c.log.pulls.len(), c.log.replies.len()), (3, 1));
 }
 
+/// Requests to a lost group end at once, so no server tells the client that it is served again.
+#[test]
+fn a_client_hears_that_a_lost_group_is_served_again() {
+    let mut c = Cluster::ready();
+    c.change(|map| {
+        let group = &mut map.groups[0];
+        (group.epoch, group.primary, group.lost) = (group.epoch + 1, 0, true);
+        group.in_sync.clear();
+    });
+    c.every_status = Some(Status::Behind);
+    c.ask(1, BlockKind::Read, 0, 512, &[]);
+    c.every_status = None;
+    c.pass(ms(5000));
+    assert_eq!(c.log.replies[0].1.as_ref().err(), Some(&BlockError::Lost));
+    let pulls = c.log.pulls.len();
+    assert!(c.log.pulls.last().unwrap().wait && pulls < 20, "{pulls} pulls");
+    c.lead(1, 20, 1);
+    c.ask(2, BlockKind::Read, 0, 512, &[]);
+    assert!(c.log.replies[1].1.is_ok(), "{:?}", c.log.replies[1]);
+    c.pass(ms(5000));
+    assert!(c.log.pulls.len() <= pulls + 1, "nothing is lost any more");
+}
+
 #[test]
 fn a_stale_answer_causes_a_pull_and_then_a_retry() {
     let mut c = Cluster::ready();
