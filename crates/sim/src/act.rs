@@ -348,7 +348,8 @@ impl Stage {
             matches!(who, Who::Sds(i) if self.tampered.contains_key(i)
                 || !death.keep && self.written.contains_key(i))
         };
-        if those.is_empty() || those.iter().any(waits) {
+        let tells = |who: &Who| matches!(who, Who::Sds(i) if self.is_last_witness(*i));
+        if those.is_empty() || those.iter().any(waits) || those.iter().any(tells) {
             return;
         }
         let empties =

@@ -1,13 +1,13 @@
 //! Judges each answer to a client when it arrives.
 
-use crate::admin::Order;
+use crate::admin::{ALL, Order};
 use crate::check::errors::{self, Case};
 use crate::check::{Failure, i05_content};
 use crate::history::{Answer, Record};
 use crate::plan::{IoKind, Who};
-use crate::stage::Stage;
+use crate::stage::{Stage, Volume};
 use crate::world::{ProcId, Reply};
-use base::{BLOCK, BLOCKS_PER_UNIT, GroupId, SECTOR, UNIT, UnitKey};
+use base::{BLOCK, BLOCKS_PER_UNIT, GroupId, SECTOR, UNIT, UnitKey, VolumeId};
 use node::sdc::Sdc;
 use node::sds::Sds;
 use seam::BlockError;
@@ -154,9 +154,12 @@ impl Stage {
         (first..end.div_ceil(BLOCK_SECTORS)).map(block).collect()
     }
 
-    /// Returns true when the operation touches a group that was lost.
+    /// Returns true when the operation touches a group that was lost. In the final scan the group
+    /// must be lost still, as all clients know by then whether it is served again.
     fn is_in_loss(&self, op: &Record) -> bool {
-        self.blocks(op).iter().any(|(group, ..)| group.is_none_or(|g| self.losses.has(g)))
+        let is_lost = |id: GroupId| self.observer.groups.get(&id).is_none_or(|g| g.lost);
+        let counts = |id: GroupId| self.losses.has(id) && (!self.scanning || is_lost(id));
+        self.blocks(op).iter().any(|(group, ..)| group.is_none_or(counts))
     }
 
     /// Records which of these blocks are damaged on a server that can't read them. By the time a
@@ -279,6 +282,17 @@ impl Stage {
                 op.cut = Some(moment);
                 self.marks.meet("sim: an operation was cut off by unmapping");
             }
+        }
+    }
+
+    /// Records that a volume exists, and lets all clients use it.
+    pub(crate) fn created(&mut self, v: u8, id: VolumeId, units: u32) {
+        let mapped = self.is_ordered(v, |o| matches!(o, Order::Map(..)));
+        self.volumes[v as usize] = Volume { id: Some(id), units, doomed: false, mapped };
+        // A backup may have brought it back with other permissions.
+        self.heed_mapping(v);
+        if !mapped && !self.is_for_all(id) {
+            self.order(Order::Map(v, ALL));
         }
     }
 

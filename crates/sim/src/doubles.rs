@@ -67,10 +67,17 @@ impl Stage {
         self.start(who);
     }
 
-    /// Lets the frozen process run again.
+    /// Lets the frozen process run again. After a recovery, incarnations count in the order in
+    /// which the MDM hears of them, so the frozen process ends if the newer one has not registered
+    /// yet.
     pub(crate) fn thaw(&mut self, client: u8) {
-        if self.plan.has_doubles() {
-            self.world.resume(self.former_place(client));
+        if !self.plan.has_doubles() {
+            return;
+        }
+        let former = self.former_place(client);
+        match self.has_lost_logs() && !self.sdc(client).is_some_and(Sdc::is_ready) {
+            true => drop(self.world.crash(former, false)),
+            false => self.world.resume(former),
         }
     }
 }

@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Plans for mutants that only one seed in thousands meets. Hunts found them, and they are shrunk.
-const PLANS: [(Mutant, &str, &str); 34] = [
+const PLANS: [(Mutant, &str, &str); 37] = [
     (
         Mutant::MdmStaleAnswer,
         "answer-of-a-cut-off-leader",
@@ -58,6 +58,21 @@ const PLANS: [(Mutant, &str, &str); 34] = [
         Mutant::BelieveDoubtful,
         "emptied-between-two-recoveries",
         include_str!("../plans/emptied-between-two-recoveries.plan"),
+    ),
+    (
+        Mutant::ForgetDeletions,
+        "deleted-volume-in-a-newer-backup",
+        include_str!("../plans/deleted-volume-in-a-newer-backup.plan"),
+    ),
+    (
+        Mutant::BelieveNewer,
+        "both-copies-wiped-after-the-backup",
+        include_str!("../plans/both-copies-wiped-after-the-backup.plan"),
+    ),
+    (
+        Mutant::KeepLost,
+        "idle-client-after-a-loss",
+        include_str!("../plans/idle-client-after-a-loss.plan"),
     ),
     (
         Mutant::IgnoreActed,

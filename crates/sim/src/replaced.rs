@@ -6,6 +6,7 @@
 use crate::disk::Disk;
 use crate::plan::{Death, Who};
 use crate::stage::Stage;
+use mdm::group::Doubt;
 use mdm::recovery::JUMP;
 
 /// A server's two disks.
@@ -13,6 +14,8 @@ use mdm::recovery::JUMP;
 pub(crate) struct Replaced {
     /// The disk that is not in the server.
     aside: Disk,
+    /// Its content id, if it could be read.
+    store: Option<u64>,
     /// Content id of the older disk.
     older: u64,
     /// The older disk is in the server.
@@ -45,9 +48,11 @@ impl Stage {
         }
         let Some(older) = self.durable(i).map(|d| d.identity().uuid[0]) else { return };
         self.marks.meet("sim: a disk was replaced");
+        // The other servers may have no data of a volume that the MDMs do not know.
+        self.lose_last_data(&[who]);
         let aside = self.file(i).taken_out();
         self.kill(who, death);
-        self.replaced.insert(i, Replaced { aside, older, back: false });
+        self.replaced.insert(i, Replaced { aside, store: Some(older), older, back: false });
         self.start(who);
     }
 
@@ -67,8 +72,38 @@ impl Stage {
         if comes && there.is_some_and(|store| self.is_named_elsewhere(i, store)) {
             self.marks.meet("sim: an older disk came back");
             self.rescue.device_was_emptied();
+            self.lose_last_data(&[Who::Sds(i)]);
             self.exchange(i);
         }
+    }
+
+    /// Returns true if only this server's map shows that an older disk came back elsewhere, and no
+    /// MDM has heard of it. If the server restarted, the older disk would be believed.
+    pub(crate) fn is_last_witness(&self, i: u8) -> bool {
+        self.witnesses().iter().any(|(servers, told)| !told && *servers == [i])
+    }
+
+    /// Returns true if only the MDMs know that an older disk came back.
+    pub(crate) fn is_mdm_last_witness(&self) -> bool {
+        self.witnesses().iter().any(|(servers, told)| *told && servers.is_empty())
+    }
+
+    /// Returns who knows of each older disk that came back while groups are in doubt: the other
+    /// servers whose maps name the newer disk, and whether the MDM waits for it.
+    fn witnesses(&self) -> Vec<(Vec<u8>, bool)> {
+        let stored = self.mdm().map(|m| &m.state().recovery.awaited);
+        let back = self.replaced.iter().filter(|(_, r)| r.back && !self.is_rescued());
+        let known = back.filter_map(|(i, replaced)| {
+            let (device, newer) = (self.id_of(*i), replaced.store?);
+            let names = |j: &u8| {
+                let known = self.sds(*j).and_then(|s| s.map().devices.get(&device));
+                known.is_some_and(|d| d.store == newer)
+            };
+            let servers = (0..self.plan.sds).filter(|j| j != i).filter(names).collect();
+            let told = stored.and_then(|all| all.get(&device)).is_some_and(|(_, s)| *s == newer);
+            Some((servers, told))
+        });
+        known.collect()
     }
 
     /// Returns true if the map of another server that runs names this content of a device. If none
@@ -80,13 +115,29 @@ impl Stage {
         maps.any(|map| map.devices.get(&device).is_some_and(|d| d.store == store))
     }
 
-    /// Returns true if a server's newer disk is rightly refused, as the MDM believes the older one:
-    /// the older one was there when the recovery was over, and the newer one has no newest copy.
+    /// Returns true if a server's newer disk is rightly refused, as the MDM believes the other one:
+    /// that one was there when the recovery was over, and the newer one has no newest copy.
     pub(crate) fn is_older_believed(&self, i: u8) -> bool {
         let device = self.id_of(i);
         let believed = self.mdm().and_then(|m| m.state().devices.get(&device)).map(|d| d.store);
-        let aside = self.replaced.get(&i).filter(|r| !r.back).map(|r| r.older);
+        let aside = self.replaced.get(&i).filter(|r| !r.back).and_then(|r| r.store);
         aside.is_some() && aside == believed && !self.has_newest_in_doubt(device)
+    }
+
+    /// Returns true if a server's disk is rightly refused, as the MDM relies on the other one: it
+    /// has an in-sync copy of a group that is not in doubt.
+    pub(crate) fn is_other_in_use(&self, i: u8) -> bool {
+        let device = self.id_of(i);
+        let groups = self.mdm().into_iter().flat_map(|m| m.state().groups.values());
+        let mut settled = groups.filter(|g| g.doubt == Doubt::None);
+        self.replaced.contains_key(&i) && settled.any(|g| g.in_sync.contains(&device))
+    }
+
+    /// Returns true if the MDM has not noticed yet that the process with the other disk is gone. It
+    /// does so soon.
+    pub(crate) fn counts_as_up(&self, i: u8) -> bool {
+        let device = self.id_of(i);
+        self.replaced.contains_key(&i) && self.mdm().is_some_and(|m| m.state().is_up(device))
     }
 
     pub(crate) fn newer_disk(&mut self, i: u8) {
@@ -112,10 +163,12 @@ impl Stage {
     /// Swaps the two disks of a server.
     pub(crate) fn exchange(&mut self, i: u8) {
         let who = Who::Sds(i);
+        let there = self.durable(i).map(|d| d.identity().uuid[0]);
         self.spare(who);
         self.kill(who, KEEPS);
         let mut replaced = self.replaced.remove(&i).expect("it was looked up");
         replaced.back = !replaced.back;
+        replaced.store = there;
         std::mem::swap(&mut replaced.aside, self.file(i));
         self.replaced.insert(i, replaced);
         self.start(who);

@@ -5,6 +5,7 @@
 //! - data of a volume that is unknown to the MDMs is kept until an order deletes it;
 //! - a group is left in doubt only if a server was down or emptied meanwhile.
 
+mod accepted;
 mod backups;
 mod doubts;
 mod known;
@@ -14,17 +15,17 @@ pub(crate) use self::backups::Which;
 
 use self::backups::Kept;
 use self::known::{Before, Has, Known};
-use crate::admin::{self, Order};
+use crate::admin::{self, ALL, Order};
 use crate::check::Failure;
 use crate::check::agreement::Agreement;
 use crate::check::doubt;
-use crate::history::{Answer, Record};
+use crate::history::Record;
 use crate::plan::{Death, IoKind, Who};
 use crate::stage::{NEXT, Stage, Volume};
 use crate::world::{ProcId, ProcState};
-use base::{DeviceId, GroupId, MapVersion, PoolId, SECTOR, Time, UNIT, UnitKey, VolumeId};
+use base::{DeviceId, GroupId, MapVersion, SECTOR, Time, UNIT, UnitKey, VolumeId};
 use mdm::State;
-use mdm::group::{Doubt, Group};
+use mdm::group::Doubt;
 use mdm::mapping::Mapping;
 use node::mapview::MapView;
 use node::mdm::Mdm;
@@ -86,6 +87,8 @@ pub(crate) struct Rescue {
     /// A server was emptied and the backup, or the log that the recovery begins
     /// with, does not know it.
     emptied: bool,
+    /// The last recovery that has begun.
+    begun: u32,
     /// The last recovery whose mappings were judged.
     judged: u32,
     /// Volumes that this recovery did not know.
@@ -158,9 +161,6 @@ impl Rescue {
     }
 }
 
-/// Client number of the operations that write zeros for an accepted loss; no client has it.
-const NOBODY: u8 = 7;
-
 impl Stage {
     /// Kills the MDMs and deletes their logs, except the survivor's.
     pub(crate) fn lose_mdms(&mut self, survivor: Option<u8>) {
@@ -171,7 +171,7 @@ impl Stage {
             self.plan.mdms > 1 && consensus.is_some_and(|c| c.last() > 0)
         };
         let possible = survivor.map_or(self.rescue.newest.is_some(), has_log);
-        if !self.rescue.is_whole() || !possible {
+        if !self.rescue.is_whole() || !possible || self.is_mdm_last_witness() {
             return;
         }
         self.marks.meet(match self.rescue.phase {
@@ -187,7 +187,8 @@ impl Stage {
             // The first recovery has accepted these older disks.
             self.replaced.retain(|_, replaced| !replaced.is_back());
         }
-        (self.rescue.judged, self.rescue.ended_early) = (0, false);
+        (self.rescue.begun, self.rescue.judged, self.rescue.ended_early) = (0, 0, false);
+        self.rescue.heard.clear();
         self.rescue.phase = Phase::Lost(survivor);
         self.remember_what_is_known(survivor);
         for i in 0..self.plan.mdms {
@@ -217,7 +218,12 @@ impl Stage {
         let (lost, rest): (Vec<u8>, Vec<u8>) =
             (0..self.plan.sds).partition(|i| those.contains(&Who::Sds(*i)));
         let rest: BTreeSet<VolumeId> = rest.into_iter().flat_map(held).collect();
-        let lost: Vec<VolumeId> = lost.into_iter().flat_map(held).collect();
+        // A server that has just started has not read its device yet.
+        let is_read = |i: &u8| self.sds(*i).is_some_and(|s| s.device().is_some() && s.id().0 != 0);
+        let lost: Vec<VolumeId> = match lost.iter().all(is_read) {
+            true => lost.into_iter().flat_map(held).collect(),
+            false => self.written().into_iter().collect(),
+        };
         let last = lost.into_iter().filter(|id| !rest.contains(id));
         self.rescue.without_data.extend(last.collect::<Vec<_>>());
     }
@@ -247,15 +253,7 @@ impl Stage {
         let ids: BTreeSet<VolumeId> = ours.chain(self.rescue.unknown.iter().copied()).collect();
         let running = |i: &u8| self.world.state(self.proc(Who::Sds(*i))) != ProcState::Dead;
         let life = |i: u8| self.world.life(self.proc(Who::Sds(i)));
-        let has_map = |i: u8| {
-            let sds = self.sds(i)?;
-            let map = sds.map();
-            let volumes = map.volumes.iter().map(|(id, v)| (*id, v.slots.clone())).collect();
-            let groups = map.groups_of(sds.id()).into_iter().collect();
-            let held = sds.device().into_iter().flat_map(|d| d.volumes()).collect();
-            let (next, unknown) = (map.next_volume, map.unknown.clone());
-            Some(((i, life(i)), Has { volumes, next, unknown, groups, held, ..Has::default() }))
-        };
+        let has_map = |i: u8| Some(((i, life(i)), self.map_of(i)?));
         let servers: Vec<_> = (0..self.plan.sds).filter(running).filter_map(has_map).collect();
         let contents = (0..self.plan.sds).filter_map(|i| self.identity(i));
         let contents = contents.map(|own| (own.device, own.uuid[0])).collect();
@@ -272,9 +270,23 @@ impl Stage {
         let earlier = self.rescue.unknown.clone();
         self.rescue.before = Before { ids, servers, earlier, some_off, contents };
         (self.rescue.lives, self.rescue.maps) = (lives, maps);
+        // A backup may bring them back without their data.
+        let doomed = self.volumes.iter().filter(|v| v.doomed).filter_map(|v| v.id);
+        self.rescue.deleted.extend(doomed);
         if let Some(log) = log {
             self.rescue.begin_with(log);
         }
+    }
+
+    /// Returns the content of a server's map and device.
+    fn map_of(&self, i: u8) -> Option<Has> {
+        let sds = self.sds(i)?;
+        let map = sds.map();
+        let volumes = map.volumes.iter().map(|(id, v)| (*id, v.slots.clone())).collect();
+        let groups = map.groups_of(sds.id()).into_iter().collect();
+        let held = sds.device().into_iter().flat_map(|d| d.volumes()).collect();
+        let (next, unknown) = (map.next_volume, map.unknown.clone());
+        Some(Has { volumes, next, unknown, groups, held, ..Has::default() })
     }
 
     /// Returns the identity that is written on a server's device; `None` if it can't be read now.
@@ -339,6 +351,11 @@ impl Stage {
         }
     }
 
+    /// Returns true if the MDMs have lost their logs at some time.
+    pub(crate) fn has_lost_logs(&self) -> bool {
+        self.rescue.phase != Phase::Whole
+    }
+
     /// Returns true while the logs are lost and the recovery has not begun.
     pub(crate) fn has_no_mdm(&self) -> bool {
         matches!(self.rescue.phase, Phase::Lost(_))
@@ -358,68 +375,6 @@ impl Stage {
         }
     }
 
-    /// Orders lost groups to be served again, as zeros. The losses of some pools stay: each device
-    /// there belonged to a lost group, and the operator has no server to add.
-    pub(crate) fn accept_loss(&mut self) {
-        let Some(mdm) = self.mdm().filter(|m| m.is_decided()) else { return };
-        let state = mdm.state();
-        let is_lost = |g: &GroupId| state.groups.get(g).is_some_and(|g| g.lost);
-        let lost = state.groups.values().filter(|g| g.lost);
-        let stuck: BTreeSet<PoolId> = lost.filter_map(|g| pool_without_others(state, g)).collect();
-        let there = |v: &usize| {
-            let volume = self.volumes[*v].id.and_then(|id| state.volumes.get(&id));
-            volume.is_some_and(|v| !stuck.contains(&v.pool))
-        };
-        let there: Vec<usize> = (0..self.volumes.len().min(8)).filter(there).collect();
-        let group = |unit: UnitKey| {
-            let mut servers = (0..self.plan.sds).filter_map(|i| self.sds(i));
-            servers.find_map(|s| s.map().group_of(unit))
-        };
-        let mut units: Vec<UnitKey> = Vec::new();
-        for volume in there.iter().filter_map(|v| self.volumes[*v].id) {
-            let all = 0..(state.volumes[&volume].size / u64::from(UNIT)) as u32;
-            let all = all.map(|index| UnitKey { volume, index });
-            units.extend(all.filter(|unit| group(*unit).is_some_and(|g| is_lost(&g))));
-        }
-        if units.is_empty() || !self.rescue.accepting.is_empty() {
-            return;
-        }
-        self.marks.meet("sim: a loss was accepted");
-        let sectors = UNIT / SECTOR;
-        for UnitKey { volume, index } in units {
-            self.rescue.accepting.push(self.history.ops.len());
-            let (invoked, at) = (self.history.tick(), self.world.now());
-            self.history.ops.push(Record {
-                client: NOBODY,
-                life: 0,
-                volume,
-                kind: IoKind::Zero,
-                sector: index * sectors,
-                sectors,
-                invoked,
-                at,
-                clock: at,
-                answer: None,
-                seen: Vec::new(),
-                expected: Vec::new(),
-                cut: None,
-                knew: None,
-                left: false,
-                gone: None,
-            });
-        }
-        self.order(Order::Accept(there.iter().fold(0, |bits, v| bits | 1 << v)));
-    }
-
-    /// Processes the answer to an order that accepts losses.
-    pub(crate) fn loss_accepted(&mut self) {
-        let at = self.world.now();
-        for index in std::mem::take(&mut self.rescue.accepting) {
-            let moment = self.history.tick();
-            self.history.ops[index].answer = Some(Answer { moment, at, result: Ok(()) });
-        }
-    }
-
     /// Returns true when a recovery is over and no group is in doubt: the cluster now relies on the
     /// present content of the devices.
     pub(crate) fn is_rescued(&self) -> bool {
@@ -431,26 +386,24 @@ impl Stage {
         let Phase::Begun(chosen) = self.rescue.phase else { return Ok(()) };
         let Some(mdm) = self.mdm() else { return Ok(()) };
         let (state, number) = (mdm.state(), mdm.state().recovery.number);
+        if number > self.rescue.begun {
+            // The last entries of a survivor's log may not count as decided.
+            let stores = state.devices.iter().map(|(id, d)| (*id, d.store));
+            let stores: Vec<(DeviceId, u64)> = stores.collect();
+            self.rescue.stores.extend(stores);
+            self.rescue.begun = number;
+            return Ok(());
+        }
         if number == 0 || state.recovery.open {
+            // Servers that register while the end is being decided were not heard. (A recovery
+            // begins with all devices down.)
+            let up = |i: &u8| self.sds(*i).is_some_and(|sds| state.is_up(sds.id()));
+            let heard = |i: &u8| up(i) && self.has_registered(*i, chosen);
+            self.rescue.heard = (0..self.plan.sds).filter(heard).collect();
             return Ok(());
         }
         if self.rescue.judged < number {
-            let counts = |i: &u8| !self.rescue.ended_early || self.has_registered(*i, chosen);
-            let heard: BTreeSet<u8> = (0..self.plan.sds).filter(counts).collect();
-            // Judge mappings now: waiting orders may change them before the end is decided.
-            self.judge_mappings(state, &heard)?;
-            let lost = |id: &VolumeId| !state.volumes.contains_key(id);
-            let lost: Vec<VolumeId> = self.rescue.before.ids.iter().copied().filter(lost).collect();
-            let devices = heard.iter().filter_map(|i| self.sds(*i).and_then(Sds::device));
-            let held: Vec<VolumeId> = devices.flat_map(|d| d.volumes()).collect();
-            // Ids that no server has reported may be given away again.
-            let mut written = self.written();
-            written.retain(|id| *id < state.next_volume);
-            let cut_off = self.cut_off_volumes(state, &lost);
-            self.rescue.known.learn(held, &written);
-            (self.rescue.judged, self.rescue.lost, self.rescue.heard) = (number, lost, heard);
-            self.rescue.cut_off = cut_off;
-            return Ok(());
+            return self.note_result(number);
         }
         if !mdm.is_decided() {
             return Ok(());
@@ -485,6 +438,32 @@ impl Stage {
         Ok(())
     }
 
+    /// Judges the mappings, and notes what the recovery with this number has not taken over.
+    fn note_result(&mut self, number: u32) -> Result<(), Failure> {
+        let Some(state) = self.mdm().map(|m| m.state()) else { return Ok(()) };
+        let counts = |i: &u8| !self.rescue.ended_early || self.rescue.heard.contains(i);
+        let heard: BTreeSet<u8> = (0..self.plan.sds).filter(counts).collect();
+        // Judge mappings now: waiting orders may change them before the end is decided.
+        self.judge_mappings(state, &heard)?;
+        let lost = |id: &VolumeId| !state.volumes.contains_key(id);
+        let lost: Vec<VolumeId> = self.rescue.before.ids.iter().copied().filter(lost).collect();
+        let devices = heard.iter().filter_map(|i| self.sds(*i).and_then(Sds::device));
+        let held: Vec<VolumeId> = devices.flat_map(|d| d.volumes()).collect();
+        // Ids that no server has reported may be given away again.
+        let mut written = self.written();
+        written.retain(|id| *id < state.next_volume);
+        let cut_off = self.cut_off_volumes(state, &lost);
+        // A page of a lost MDM may have been on its way at the loss.
+        let maps: Vec<Has> = (0..self.plan.sds).filter_map(|i| self.map_of(i)).collect();
+        let deleted = |id: &&VolumeId| maps.iter().any(|map| map.is_deleted(**id));
+        let deleted: Vec<VolumeId> = lost.iter().filter(deleted).copied().collect();
+        self.rescue.known.learn(held, &written);
+        self.rescue.known.learn_deleted(deleted);
+        (self.rescue.judged, self.rescue.lost, self.rescue.heard) = (number, lost, heard);
+        self.rescue.cut_off = cut_off;
+        Ok(())
+    }
+
     /// Takes back volumes that an earlier recovery did not know, and that this one knows.
     fn take_back_volumes(&mut self) {
         let Some(state) = self.mdm().map(|m| m.state()) else { return };
@@ -502,6 +481,7 @@ impl Stage {
             if volume.id.is_none() {
                 let units = (known.size / u64::from(UNIT)) as u32;
                 *volume = Volume { id: Some(id), units, doomed: false, mapped: true };
+                self.order(Order::Map(v, ALL));
             }
         }
     }
@@ -647,7 +627,8 @@ impl Stage {
     /// Returns true for a volume whose content is judged. A volume that a backup brought back after
     /// its deletion has no content.
     pub(crate) fn is_there(&self, id: VolumeId) -> bool {
-        let ours = self.volumes.iter().any(|v| v.id == Some(id));
+        let gone = |doomed: bool| doomed && self.rescue.deleted.contains(&id);
+        let ours = self.volumes.iter().any(|v| v.id == Some(id) && !gone(v.doomed));
         ours && self.observer.volumes.contains_key(&id.0)
     }
 
@@ -661,6 +642,8 @@ impl Stage {
         let there = (0..self.volumes.len().min(8)).filter(|v| self.volumes[*v].id.is_some());
         let volumes = there.fold(0, |bits, v| bits | 1 << v);
         self.order(Order::UseStale(volumes));
+        // While these groups waited, no device could be removed that might have their newest copy.
+        self.remove_again();
     }
 
     /// Returns the groups that were served from older copies since that order.
@@ -688,14 +671,6 @@ impl Stage {
         all.into_iter().for_each(|id| self.order(Order::Forget(id)));
         Ok(())
     }
-}
-
-/// Returns the pool of a group if each of its devices belongs to the group. Then none of them can
-/// begin anew with the group, however long the operator waits.
-fn pool_without_others(state: &State, group: &Group) -> Option<PoolId> {
-    let pool = state.pool_of(group)?;
-    let mut devices = state.devices.iter().filter(|(_, d)| d.pool == pool);
-    devices.all(|(id, _)| group.replicas.contains(id)).then_some(pool)
 }
 
 /// Returns true if a log knows another content of this device than this one.

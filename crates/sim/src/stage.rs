@@ -623,8 +623,11 @@ impl Stage {
                 self.replace_removed(i);
                 return Ok(());
             }
+            (Who::Sds(i), Some(Trouble::Refused(_))) if self.counts_as_up(i) => {}
             (Who::Sds(i), Some(Trouble::Refused(_)))
-                if self.has_older_disk(i) || self.is_older_believed(i) =>
+                if self.has_older_disk(i)
+                    || self.is_older_believed(i)
+                    || self.is_other_in_use(i) =>
             {
                 self.exchange(i);
                 return Ok(());
@@ -752,10 +755,7 @@ impl Stage {
             Done::Created(v, id, units) if self.rescue.deleted.contains(&VolumeId(id)) => {
                 self.bury_again(v, units);
             }
-            Done::Created(v, id, units) => {
-                let volume = &mut self.volumes[v as usize];
-                *volume = Volume { id: Some(VolumeId(id)), units, doomed: false, mapped: false };
-            }
+            Done::Created(v, id, units) => self.created(v, VolumeId(id), units),
             Done::Resized(v, units) => {
                 let volume = &mut self.volumes[v as usize];
                 volume.units = volume.units.max(units);

@@ -21,10 +21,11 @@ pub fn check(stage: &mut Stage) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the servers that hold the group's copies, if all are in sync in the
-/// present epoch and idle.
+/// Returns the servers that hold the group's copies, if all are in sync in the present epoch and
+/// idle. Of a group in doubt it is unknown which replicas are in sync.
 fn at_rest(stage: &Stage, group: GroupId) -> Option<Vec<u8>> {
-    let config = stage.observer.groups.get(&group).filter(|g| g.in_sync.len() > 1)?;
+    let config =
+        stage.observer.groups.get(&group).filter(|g| g.in_sync.len() > 1 && g.doubt == 0)?;
     stage.observer.who_is_active(group, Epoch(config.epoch))?;
     let mut copies = Vec::new();
     for i in 0..stage.plan.sds {

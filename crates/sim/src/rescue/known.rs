@@ -71,6 +71,14 @@ pub(super) struct Before {
     pub contents: BTreeMap<DeviceId, u64>,
 }
 
+impl Has {
+    /// Returns true if the volume is deleted, by this map or log.
+    pub(super) fn is_deleted(&self, id: VolumeId) -> bool {
+        let unknown = self.unknown.iter().any(|range| range.contains(&id));
+        id < self.next && !self.volumes.contains_key(&id) && !unknown
+    }
+}
+
 impl Known {
     /// Collects what servers, and the log with which the recovery begins, know of these volumes.
     pub(super) fn new(
@@ -90,15 +98,16 @@ impl Known {
             let groups: BTreeSet<_> = maps().filter_map(|m| m.volumes.get(id)).flatten().collect();
             let groups = groups.into_iter().filter(|g| log.is_none_or(|l| !l.groups.contains(g)));
             known.groups.insert(*id, groups.map(|g| all(&|has| has.groups.contains(g))).collect());
-            let is_deleted = |has: &Has| {
-                let unknown = has.unknown.iter().any(|range| range.contains(id));
-                *id < has.next && !has.volumes.contains_key(id) && !unknown
-            };
-            if maps().chain(log).any(is_deleted) {
+            if maps().chain(log).any(|has| has.is_deleted(*id)) {
                 known.deleted.insert(*id);
             }
         }
         known
+    }
+
+    /// Adds deletions of which a server has heard since the loss.
+    pub(super) fn learn_deleted(&mut self, deleted: Vec<VolumeId>) {
+        self.deleted.extend(deleted);
     }
 
     /// Records whether some servers were off at the loss, so that their data is not included, and

@@ -59,25 +59,34 @@ impl Stage {
 
     /// Lets clients use what the MDM maps to them now, whatever was ordered before.
     pub(super) fn heed_mappings(&mut self) {
-        for v in 0..self.volumes.len() {
-            let Some(id) = self.volumes[v].id else { continue };
-            let clients: BTreeSet<u8> =
-                (0..self.plan.clients).filter(|i| self.is_mapped(id, *i)).collect();
-            self.given_back(v as u8, clients.iter().fold(0, |bits, i| bits | 1 << i));
-            for client in (0..self.plan.clients).filter(|i| !clients.contains(i)) {
-                self.volumes[v].mapped = true;
-                self.denials.take(client, id);
-            }
-            self.cuts.retain(|(client, of), _| *of != id || !clients.contains(client));
-            let back = |op: &&mut crate::history::Record| {
-                op.volume == id && op.answer.is_none() && clients.contains(&op.client)
-            };
-            let ops = self.history.ops.iter_mut().filter(back);
-            let undone = ops.filter_map(|op| op.cut.take()).count();
-            if undone > 0 {
-                self.marks.meet("sim: an unmapping was undone by a recovery");
-            }
+        (0..self.volumes.len() as u8).for_each(|v| self.heed_mapping(v));
+    }
+
+    /// Lets clients use a volume if the MDM maps it to them now, whatever was ordered before.
+    pub(crate) fn heed_mapping(&mut self, v: u8) {
+        let Some(id) = self.volumes[usize::from(v)].id else { return };
+        let clients: BTreeSet<u8> =
+            (0..self.plan.clients).filter(|i| self.is_mapped(id, *i)).collect();
+        self.given_back(v, clients.iter().fold(0, |bits, i| bits | 1 << i));
+        for client in (0..self.plan.clients).filter(|i| !clients.contains(i)) {
+            self.volumes[usize::from(v)].mapped = true;
+            self.denials.take(client, id);
         }
+        self.cuts.retain(|(client, of), _| *of != id || !clients.contains(client));
+        let back = |op: &&mut crate::history::Record| {
+            op.volume == id && op.answer.is_none() && clients.contains(&op.client)
+        };
+        let ops = self.history.ops.iter_mut().filter(back);
+        let undone = ops.filter_map(|op| op.cut.take()).count();
+        if undone > 0 {
+            self.marks.meet("sim: an unmapping was undone by a recovery");
+        }
+    }
+
+    /// Returns true if all clients may use the volume.
+    pub(crate) fn is_for_all(&self, volume: VolumeId) -> bool {
+        let volume = self.mdm().and_then(|m| m.state().volumes.get(&volume));
+        volume.is_none_or(|v| v.mapping.all().is_some())
     }
 
     fn is_mapped(&self, volume: VolumeId, client: u8) -> bool {
