@@ -110,7 +110,8 @@ fn chunks(volumes: Vec<VolumeInfo>) -> Vec<Vec<VolumeInfo>> {
 
 fn page(state: &State) -> MapPage {
     let (version, cluster, level) = (state.version.0, state.cluster.0, state.level);
-    MapPage { version, cluster, level, ..MapPage::default() }
+    let recovered = state.recovery.lost.end.0;
+    MapPage { version, cluster, level, recovered, ..MapPage::default() }
 }
 
 /// Returns a device's entry in the map.

@@ -224,7 +224,8 @@ impl MapView {
     }
 
     fn take(&mut self, version: MapVersion, pages: Vec<MapPage>) -> Changes {
-        if is_of_before(version, self.version.0) && self.version.0 > 0 {
+        let recovered = pages.iter().map(|page| page.recovered).max().unwrap_or(0);
+        if (1..recovered).contains(&self.version.0) && recovered <= version.0 {
             self.doubt_others(&pages);
         }
         self.version = version;

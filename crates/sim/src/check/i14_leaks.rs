@@ -44,7 +44,10 @@ pub fn unmet(stage: &Stage) -> Option<String> {
 /// operator's decision.
 fn has_doubtful(stage: &Stage, who: Who) -> bool {
     let Who::Sds(i) = who else { return false };
+    let Some(state) = stage.mdm().map(|m| m.state()) else { return false };
     let doubtful = stage.doubtful();
-    let groups = stage.sds(i).filter(|_| !doubtful.is_empty()).map(Sds::groups).unwrap_or_default();
-    groups.iter().any(|view| doubtful.contains(&view.group))
+    // No MDM decides about a group that a recovery has not taken over.
+    let unknown = |id| state.recovery.number > 0 && !state.groups.contains_key(id);
+    let groups = stage.sds(i).map(Sds::groups).unwrap_or_default();
+    groups.iter().any(|view| doubtful.contains(&view.group) || unknown(&view.group))
 }

@@ -252,6 +252,9 @@ pub struct MapPage {
     /// name has ended.
     #[prost(uint64, tag = "72")]
     pub next_life: u64,
+    /// The version from which on maps belong to the last recovery of the MDMs. 0: there was none.
+    #[prost(uint64, tag = "73")]
+    pub recovered: u64,
     /// The cluster's level. It is looked at before anything else of the page ([`super::level_of`]).
     #[prost(uint32, tag = "90")]
     pub level: u32,
