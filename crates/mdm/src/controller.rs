@@ -254,8 +254,8 @@ fn is_lost_life(state: &State, told: u64, known: Incarnation) -> bool {
 /// - It remembers as much of at least one group in doubt as the state does, or it has taken
 ///   part in a group that was made since. Older content can't: the epoch of each of its groups
 ///   rose when it was replaced.
-/// - It remembers no group: it was emptied since. Then no copy counts as complete only because the
-///   content that this MDM knows has no more. Without it, an operator might use that content.
+/// - It remembers no group, and no map names another content. Once it is accepted, its groups wait
+///   for an operator. If it were refused, an older disk might be put in and believed.
 ///
 /// The content that the recovery waits for counts as newer.
 ///
@@ -276,7 +276,11 @@ fn may_have_replaced(
     let newer = told.is_some_and(|report| report.took_part().any(is_newer))
         || state.recovery.is_awaited(id, m.store);
     let named = is_lost_life(state, m.incarnation, d.incarnation);
-    let empty = || told.is_some_and(|report| report.took_part().all(|(_, acted)| acted == 0));
+    let awaits = state.recovery.awaited.contains_key(&id);
+    let empty = || {
+        let blank = |report: &DeviceReport| report.took_part().all(|(_, acted)| acted == 0);
+        !awaits && told.is_some_and(blank)
+    };
     match state.recovery.open {
         true => !known || newer || named || empty(),
         false => (newer && state.wants_reports() || named) && !is_relied_on(state, id),
@@ -365,7 +369,7 @@ fn check_device(
         let server = state.servers.get(&d.sds).map_or("?", |s| &s.name);
         format!("device {} of server `{server}`", d.shard)
     };
-    let elsewhere = state.server_of(&m.sds) != Some(d.sds) || d.shard != m.shard;
+    let elsewhere = state.is_elsewhere(m);
     if m.device == 0 {
         let has_data = survives(d.kind) && !state.groups_of(id).is_empty();
         // The process was interrupted after its registration, before it wrote its id.
@@ -439,7 +443,7 @@ fn was_removed(state: &State, id: SdcId) -> bool {
 
 /// Returns true for a client's id that lost MDMs may have given away, and that no client has.
 fn is_free(state: &State, id: SdcId) -> bool {
-    !state.sdcs.contains_key(&id) && state.may_return(id)
+    !state.sdcs.contains_key(&id) && state.may_be_lost(id)
 }
 
 /// Returns the commands for a primary's proposals, one for each. The caller tests one after the

@@ -57,7 +57,7 @@ mod volumes;
 
 pub use device_report::{DeviceReport, DeviceReports};
 pub use record::{Contents, JUMP, Recovery};
-use record::{IDS, MANY_IDS, ids, many_ids};
+use record::{IDS, ids, many_ids};
 pub(crate) use record::{IDS_END, SkippedIds, first_generation, first_number};
 
 use crate::command::{Command, Reconcile};
@@ -146,7 +146,7 @@ impl State {
             lost,
             awaited,
             emptied: earlier.map_or_else(BTreeMap::new, |_| take(&mut self.recovery.emptied)),
-            replaced: earlier.map_or_else(BTreeSet::new, |_| take(&mut self.recovery.replaced)),
+            replaced: earlier.map_or_else(BTreeMap::new, |_| take(&mut self.recovery.replaced)),
             device: floors.0 + ids,
             server: floors.1 + ids,
             group: floors.2 + many_ids,
@@ -350,7 +350,10 @@ pub fn close(state: &State, reports: &DeviceReports, patient: bool) -> Command {
     left.truncate(MAX_VOLUMES); // the list is for people, and has to fit into an entry
     // The next plan finds the groups that no volume uses: it sees the volumes of this command.
     let unused = Vec::new();
-    Command::Reconcile(Reconcile { close: true, left, unused, ..known })
+    // All named devices have reported, and no other one comes.
+    let all = heard(state, reports, patient).silent.is_empty();
+    let ids = if all { volumes::volumes(state, reports).known } else { Vec::new() };
+    Command::Reconcile(Reconcile { close: true, left, unused, known: ids, ..known })
 }
 
 /// Returns the next command that follows from the reports, if any. `patient`: devices that nothing
@@ -390,7 +393,12 @@ pub fn plan(state: &State, reports: &DeviceReports, patient: bool) -> Option<Com
     let awaited = disks::newly_awaited(state, &heard);
     let SkippedIds { device, group, sdc, next_volume } = skipped_ids(state, reports);
     let made = made_since(state, reports);
-    let skips = Reconcile { device, group, sdc, next_volume, ..volumes::volumes(state, reports) };
+    let mut changes = volumes::volumes(state, reports);
+    if !heard.is_complete() {
+        // A further report may have the map of a newer recovery, in which such a volume exists.
+        changes.known.clear();
+    }
+    let skips = Reconcile { device, group, sdc, next_volume, ..changes };
     let command = Reconcile { groups, made, unused, awaited, doubts, ..skips };
     if command != Reconcile::default() {
         return Some(Command::Reconcile(command));
@@ -406,6 +414,7 @@ fn skipped_ids(state: &State, reports: &DeviceReports) -> SkippedIds {
     if !state.recovery.open {
         return SkippedIds::default();
     }
+    let (ids, many_ids) = (ids(state.recovery.at), many_ids(state.recovery.at));
     let sane = |id: &u32| *id < IDS_END;
     let newest = |told: &mut dyn Iterator<Item = u32>, last: u32, more: u32| {
         let newest = told.filter(sane).max();
@@ -422,10 +431,10 @@ fn skipped_ids(state: &State, reports: &DeviceReports) -> SkippedIds {
     let groups = reports.values().flat_map(|w| w.groups.keys());
     let groups = groups.chain(maps().flat_map(|m| m.configs.keys()));
     SkippedIds {
-        device: newest(&mut members.copied().chain(own), state.recovery.device, IDS),
-        group: newest(&mut groups.map(|g| g.0), state.next_group().0 - 1, MANY_IDS),
-        sdc: newest(&mut clients.chain([state.last_sdc.0]), state.recovery.sdc, IDS),
-        next_volume: newest(&mut { volumes }, state.next_volume.0, MANY_IDS),
+        device: newest(&mut members.copied().chain(own), state.recovery.device, ids),
+        group: newest(&mut groups.map(|g| g.0), state.next_group().0 - 1, many_ids),
+        sdc: newest(&mut clients.chain([state.last_sdc.0]), state.recovery.sdc, ids),
+        next_volume: newest(&mut { volumes }, state.next_volume.0, many_ids),
     }
 }
 

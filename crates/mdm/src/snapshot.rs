@@ -119,8 +119,16 @@ struct RecoveryRecord {
     awaited: Vec<Awaited>,
     #[prost(message, repeated, tag = "19")]
     emptied: Vec<StoreInfo>,
-    #[prost(uint32, repeated, tag = "20")]
-    replaced: Vec<u32>,
+    #[prost(message, repeated, tag = "20")]
+    replaced: Vec<ReplacedRecord>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+struct ReplacedRecord {
+    #[prost(uint32, tag = "1")]
+    device: u32,
+    #[prost(uint64, tag = "2")]
+    epoch: u64,
 }
 
 /// Absent in snapshots from before there were objects: then there are those of a new cluster.
@@ -428,7 +436,7 @@ fn recovery_record(r: &Recovery) -> RecoveryRecord {
         lost_to: r.lost.end.0,
         awaited: r.awaited.iter().map(Awaited::of).collect(),
         emptied: r.emptied.iter().map(|(d, store)| store_info(*d, *store)).collect(),
-        replaced: r.replaced.iter().map(|d| d.0).collect(),
+        replaced: r.replaced.iter().map(|(d, epoch)| replaced_record(*d, *epoch)).collect(),
         device: r.device,
         server: r.server,
         group: r.group,
@@ -439,6 +447,10 @@ fn recovery_record(r: &Recovery) -> RecoveryRecord {
         left: r.left.clone(),
         forgot: r.forgot.clone(),
     }
+}
+
+fn replaced_record(device: DeviceId, epoch: u64) -> ReplacedRecord {
+    ReplacedRecord { device: device.0, epoch }
 }
 
 fn recovery(r: RecoveryRecord, next_volume: u32) -> Recovery {
@@ -460,7 +472,7 @@ fn recovery(r: RecoveryRecord, next_volume: u32) -> Recovery {
         lost: MapVersion(lost.start)..MapVersion(lost.end),
         awaited: r.awaited.iter().map(Awaited::entry).collect(),
         emptied: r.emptied.iter().map(|s| (DeviceId(s.device), s.store)).collect(),
-        replaced: r.replaced.iter().map(|d| DeviceId(*d)).collect(),
+        replaced: r.replaced.iter().map(|r| (DeviceId(r.device), r.epoch)).collect(),
         device: r.device,
         server: r.server,
         group: r.group,

@@ -160,6 +160,13 @@ impl State {
         there.next_back().map(|(id, d)| (*id, d))
     }
 
+    /// Returns true for a known device at another place than the state knows: it was moved, or it
+    /// is a copy.
+    pub fn is_elsewhere(&self, m: &Register) -> bool {
+        let known = self.reporter(m);
+        known.is_some_and(|(_, d)| self.server_of(&m.sds) != Some(d.sds) || d.shard != m.shard)
+    }
+
     /// Returns the devices that are up in the place of this registration, and the device itself if
     /// it is up.
     pub fn in_the_way(&self, m: &Register) -> Vec<DeviceId> {
@@ -235,12 +242,6 @@ impl State {
     /// client may still register.
     pub(crate) fn may_be_client(&self, id: SdcId) -> bool {
         self.sdcs.contains_key(&id) || self.may_be_lost(id)
-    }
-
-    /// Returns true for the id of a client that is not known and may register with it: lost MDMs
-    /// may have given it away.
-    pub(crate) fn may_return(&self, id: SdcId) -> bool {
-        self.may_be_lost(id) || self.recovery.is_above(id.0, self.next_sdc().0)
     }
 
     /// Returns true for an id that MDMs lost in a recovery may have assigned, and that was not

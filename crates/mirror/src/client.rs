@@ -155,6 +155,7 @@ pub struct Client<T> {
     numbers: Numbers,
     sweep_at: Option<Time>,
     stuck: bool,
+    met_loss: bool,
     retried: u32,
     held: Held,
 }
@@ -182,6 +183,7 @@ impl<T: Copy> Client<T> {
             numbers: Numbers::default(),
             sweep_at: None,
             stuck: false,
+            met_loss: false,
             retried: 0,
             held: Held::new(requests),
         }
@@ -326,6 +328,11 @@ impl<T: Copy> Client<T> {
     /// Checked in `tick`, so it may be late by half of that.
     pub fn is_stuck(&self) -> bool {
         self.stuck && !self.ops.is_empty()
+    }
+
+    /// Returns true if an operation ended because the data of its group is lost, at any time.
+    pub fn has_met_loss(&self) -> bool {
+        self.met_loss
     }
 
     /// Returns the number of operations that are held because there is no space for them.

@@ -244,6 +244,7 @@ impl MapView {
         let others = self.groups.iter().map(|(id, _)| id).filter(|id| !told.contains(&id.0));
         for id in others.collect::<Vec<GroupId>>() {
             self.doubts.entry(id).or_insert((mdm::group::Doubt::Reports as u32, 0));
+            self.lost.remove(&id);
         }
     }
 
@@ -331,7 +332,7 @@ impl MapView {
         self.groups.get(id)
     }
 
-    /// Returns true if the data of any group is lost. It may be served again at any time.
+    /// Returns true if the data of any group is lost.
     pub fn has_lost(&self) -> bool {
         !self.lost.is_empty()
     }

@@ -417,7 +417,8 @@ impl Stage {
         let could_come: Vec<VolumeId> = lost.iter().copied().filter(came).collect();
         let judged = self.rescue.known.judge(&could_come, ran, kept);
         judged.map_err(|text| Failure::new("recovery", text))?;
-        let unknown: Vec<VolumeId> = lost.iter().copied().filter(|id| kept(*id)).collect();
+        let stays = |id: &VolumeId| kept(*id) && !self.rescue.known.is_deleted(*id);
+        let unknown: Vec<VolumeId> = lost.iter().copied().filter(stays).collect();
         self.rescue.phase = Phase::Over;
         if !self.doubtful().is_empty() {
             self.marks.meet("sim: a recovery was over, with groups in doubt");

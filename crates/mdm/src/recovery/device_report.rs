@@ -5,7 +5,6 @@
 //! ([`State::heed`]).
 
 use super::JUMP;
-use super::record::without;
 use crate::group::Doubt;
 use crate::refused::{MAX_DEVICES, MAX_SDCS, MAX_VOLUMES};
 use crate::reserve::REGISTRANTS;
@@ -179,12 +178,27 @@ impl Map {
         unknown: &[Range<VolumeId>],
         pending: &[VolumeId],
     ) -> Vec<Range<VolumeId>> {
-        let given = VolumeId(0)..VolumeId(self.next_volume);
-        let ids = unknown.iter().map(|range| range.start..range.end.min(given.end));
-        let pending = pending.iter().map(|id| *id..VolumeId(id.0 + 1));
+        let next = VolumeId(self.next_volume);
+        let pending = pending.iter().filter(|id| **id < next);
+        let pending = pending.map(|id| *id..VolumeId(id.0 + 1));
         let listed = self.unknown.iter().map(|(start, end)| *start..*end).chain(pending);
-        let ids: Vec<Range<VolumeId>> = ids.filter(|range| !range.is_empty()).collect();
-        listed.fold(ids, |ids, other| ids.iter().flat_map(|r| without(r, &other)).collect())
+        let mut listed: Vec<Range<VolumeId>> = listed.collect();
+        listed.sort_unstable_by_key(|range| range.start);
+        let mut unknown = unknown.to_vec();
+        unknown.sort_unstable_by_key(|range| range.start);
+        let (mut known, mut listed) = (Vec::new(), listed.into_iter().peekable());
+        let mut from = VolumeId(0); // lower ids are listed, or were looked at
+        for range in unknown {
+            let end = range.end.min(next);
+            from = from.max(range.start);
+            while let Some(other) = listed.next_if(|other| other.start < end) {
+                known.extend(Some(from..other.start).filter(|ids| !ids.is_empty()));
+                from = from.max(other.end);
+            }
+            known.extend(Some(from..end).filter(|ids| !ids.is_empty()));
+            from = from.max(end);
+        }
+        known
     }
 
     /// Returns true if the process has a map, and that map is older than this version.

@@ -1,7 +1,7 @@
 //! The state's record of recoveries, and the numbers that follow from the time of a recovery.
 
 use crate::command::{Forget, Reconcile};
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::{DeviceId, MapVersion, VolumeId};
@@ -13,8 +13,11 @@ pub const JUMP: u64 = 1 << 32;
 /// Least number of ids of devices, servers and clients that a recovery skips, and the number of ids
 /// of MDMs.
 pub(super) const IDS: u32 = 1000;
+/// How far above all ids that this MDM has given away the id of a returning device may be: as many
+/// as two recoveries skip at most.
+const ABOVE: u32 = 2 * 64 * IDS;
 /// Least number of ids of groups and volumes that a recovery skips.
-pub(super) const MANY_IDS: u32 = 1 << 16;
+const MANY_IDS: u32 = 1 << 16;
 /// The latest time of an order that counts, in seconds since 1970: it keeps the numbers that are
 /// computed from the time far below 2^63.
 const LATEST: u64 = 1 << 33;
@@ -51,9 +54,9 @@ pub struct Recovery {
     /// and before they had reported: with the contents that they had. These may have had more of
     /// any group.
     pub emptied: BTreeMap<DeviceId, u64>,
-    /// Devices that have registered since the recovery began with the newer content that a map
-    /// names. The state's own configurations are about the content that they had before.
-    pub replaced: BTreeSet<DeviceId>,
+    /// Devices that have registered in a recovery with the newer content that a map names. The
+    /// state's own configurations below this epoch are about the content that they had before.
+    pub replaced: BTreeMap<DeviceId, u64>,
     /// The lost MDMs may have given away ids of devices up to this one.
     pub device: u32,
     /// The same for servers.
@@ -91,7 +94,7 @@ pub(crate) fn first_generation(at: u64) -> u32 {
 
 /// Returns the number of ids of devices, servers and clients that a recovery at this time (seconds
 /// since 1970, UTC) skips. It depends on the second, modulo 64, so that two recoveries from one
-/// backup do not give the same ids away: a silent server may have a device of the first one.
+/// backup rarely give the same ids away: a silent server may have a device of the first one.
 pub(super) fn ids(at: u64) -> u32 {
     IDS * (1 + (at % 64) as u32)
 }
@@ -120,17 +123,30 @@ impl Recovery {
         id != 0 && (id <= last || self.open && id < IDS_END)
     }
 
-    /// Returns true for an id that this MDM has not given away yet and that lost MDMs may have
-    /// given to a device or a client: after an earlier recovery from the same backup, which may
-    /// have skipped more ids. `next` is the next id that this MDM gives away.
+    /// Returns true for the id of a device that this MDM has not given away yet and that lost MDMs
+    /// may have given away: after an earlier recovery from the same backup, which may have skipped
+    /// more ids. `next` is the next id that this MDM gives away.
     pub(crate) fn is_above(&self, id: u32, next: u32) -> bool {
-        self.number > 0 && (next..IDS_END).contains(&id)
+        self.number > 0 && (next..next.saturating_add(ABOVE).min(IDS_END)).contains(&id)
+    }
+
+    /// Records that a device with an id above those given away has registered. Others of the same
+    /// earlier recovery may follow, with lower and higher ids.
+    pub(crate) fn device_returned(&mut self, id: u32) {
+        self.device = self.device.max(id + ids(self.at));
     }
 
     /// Records that this volume is deleted: its id is no longer unknown.
     pub(crate) fn forget(&mut self, id: VolumeId) {
         self.know(id..VolumeId(id.0 + 1));
         self.left.retain(|other| *other != id.0);
+    }
+
+    /// Records that it is not known any more whether this volume is deleted.
+    pub(crate) fn doubt(&mut self, id: VolumeId) {
+        if !self.is_unknown(id) {
+            self.unknown.push(id..VolumeId(id.0 + 1));
+        }
     }
 
     /// Records that the volumes with these ids are deleted, or are in the state.
@@ -141,7 +157,7 @@ impl Recovery {
 }
 
 /// Returns the parts of a range that are not in the other one.
-pub(super) fn without(
+fn without(
     range: &Range<VolumeId>,
     other: &Range<VolumeId>,
 ) -> impl Iterator<Item = Range<VolumeId>> + use<> {

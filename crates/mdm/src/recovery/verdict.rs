@@ -142,7 +142,9 @@ impl Evidence<'_> {
     /// than the one that this configuration is about.
     fn is_replaced(&self, device: DeviceId) -> bool {
         let own = self.newest.epoch == self.group.epoch.0;
-        own && self.state.recovery.replaced.contains(&device) && !mutant::on(Mutant::BelieveNewer)
+        let since = self.state.recovery.replaced.get(&device);
+        own && since.is_some_and(|since| self.newest.epoch < *since)
+            && !mutant::on(Mutant::BelieveNewer)
     }
 
     /// Returns true if the device is here with that content.
@@ -185,11 +187,11 @@ impl Evidence<'_> {
         }
         // The earlier content of such a device may have taken part in a later epoch. (The state
         // itself knows when a replica of its own configuration comes with another content.)
-        // If the newer content took part in the group, it was admitted by a primary that had
-        // everything.
-        let admitted = |d: &DeviceId| self.is_replaced(*d) && self.reports[d].acted(self.id) > 0;
+        // If the newer content took part in the group, that was in a later epoch than any in which
+        // the older one did, and a primary that had everything led it.
+        let took_part = |d: &DeviceId| self.is_replaced(*d) && self.reports[d].acted(self.id) > 0;
         let other = |d: &DeviceId| {
-            self.reports.contains_key(d) && !self.has_content(heard, *d) && !admitted(d)
+            self.reports.contains_key(d) && !self.has_content(heard, *d) && !took_part(d)
         };
         let members = self.members();
         let is_told = self.newest.epoch > self.group.epoch.0;
@@ -314,26 +316,33 @@ impl Evidence<'_> {
 /// epoch that any device took part in. A move that was under way goes on: the new replica may be on
 /// the server of the one that leaves. Otherwise, other replicas of the group fill it up to two.
 fn sealed_in(state: &State, newest: &GroupInfo, mut whole: Vec<DeviceId>) -> GroupInfo {
-    let in_sync = |of: &[DeviceId]| of.iter().map(|d| d.0).collect();
-    if newest.replicas.len() > 2 && whole.iter().all(|d| newest.replicas.contains(&d.0)) {
-        return GroupInfo { in_sync: in_sync(&whole), lost: false, ..newest.clone() };
+    let place = |d: &DeviceId| newest.replicas.iter().position(|r| *r == d.0);
+    whole.sort_by_key(|d| place(d).unwrap_or(usize::MAX));
+    let ids = |of: &[DeviceId]| of.iter().map(|d| d.0).collect::<Vec<u32>>();
+    if newest.replicas.len() > 2 && whole.iter().all(|d| place(d).is_some()) {
+        return GroupInfo { in_sync: ids(&whole), lost: false, ..newest.clone() };
     }
-    whole.truncate(2); // a move has three
-    if let [leaves, new] = whole[..]
-        && state.unit_of(leaves) == state.unit_of(new)
+    let unit = |d: DeviceId| state.unit_of(d);
+    let config = |replicas: Vec<u32>, in_sync| GroupInfo {
+        replicas,
+        in_sync,
+        leaving: 0,
+        lost: false,
+        ..newest.clone()
+    };
+    // Two that are apart stay. If all are on one server, one of them leaves.
+    let first = whole.first().copied();
+    let apart = whole.iter().copied().find(|d| first.is_some_and(|f| unit(*d) != unit(f)));
+    if let (Some(first), Some(other)) = (first, apart) {
+        whole = Vec::from([first, other]);
+    } else if let [leaves, new, ..] = whole[..]
+        && let Some(stays) = newest.replicas.iter().find(|d| unit(DeviceId(**d)) != unit(new))
     {
-        let apart = |d: &&u32| state.unit_of(DeviceId(**d)) != state.unit_of(new);
-        let stays = newest.replicas.iter().find(apart);
-        let replicas = stays.map(|stays| Vec::from([*stays, new.0, leaves.0]));
-        if let Some(replicas) = replicas {
-            let in_sync = in_sync(&whole);
-            return GroupInfo { replicas, in_sync, leaving: 0, lost: false, ..newest.clone() };
-        }
+        return config(Vec::from([*stays, new.0, leaves.0]), ids(&[new, leaves]));
     }
-    let mut replicas: Vec<u32> = whole.iter().map(|d| d.0).collect();
-    let in_sync = replicas.clone();
-    let others = newest.replicas.iter().filter(|d| !whole.contains(&DeviceId(**d)));
-    replicas.extend(others);
+    whole.truncate(2);
+    let mut replicas = ids(&whole);
+    replicas.extend(newest.replicas.iter().filter(|d| !whole.contains(&DeviceId(**d))));
     replicas.truncate(2);
-    GroupInfo { replicas, in_sync, leaving: 0, lost: false, ..newest.clone() }
+    config(replicas, ids(&whole))
 }

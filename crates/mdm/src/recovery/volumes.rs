@@ -29,8 +29,8 @@ const BYTES: usize = 256 << 10;
 
 /// Maximum number of ranges of ids in one command.
 const RANGES: usize = 1024;
-/// What a map tells of unknown ids counts as soon as at most this many of its volumes still have to
-/// be taken over.
+/// What a map tells of unknown ids is stored only if at most this many of its volumes are not taken
+/// over. (Each of them divides a range.)
 const PENDING: usize = 64;
 
 /// Returns the changes of volumes that the newest map of a server shows, if that map is at least as
@@ -51,20 +51,21 @@ pub(super) fn volumes(state: &State, reports: &DeviceReports) -> Reconcile {
         let id = VolumeId(v.id);
         !state.volumes.contains_key(&id) && state.recovery.is_unknown(id)
     };
+    // Servers pass on only volumes that exist. Only maps from MDMs tell which ones were deleted.
+    let from_mdm = newest(state, reports, |m| m.from_mdm);
+    let is_deleted = |id: VolumeId| from_mdm.is_some_and(|map| map.is_deleted(id));
     let is_news = |v: &VolumeInfo| {
         (newer.is_some() || is_back(v))
+            && !is_deleted(VolumeId(v.id))
             && known(v)
             && reconcile::adopted(state, v, GENERATIONS).is_some()
     };
     let mut names = BTreeSet::new();
     let other = map.volumes.values().filter(|v| is_news(v) && names.insert(&v.name));
     change.volumes = some(other.cloned());
-    // Servers pass on only volumes that exist. Only maps from MDMs tell which ones were deleted.
-    if let Some(map) = newest(state, reports, |m| m.from_mdm) {
-        let gone = |id: &&VolumeId| map.is_deleted(**id);
-        change.deleted = state.volumes.keys().filter(gone).take(VOLUMES).map(|id| id.0).collect();
-        change.known = known_ids(state, map);
-    }
+    let gone = state.volumes.keys().filter(|id| is_deleted(**id));
+    change.deleted = gone.take(VOLUMES).map(|id| id.0).collect();
+    change.known = from_mdm.map_or_else(Vec::new, |map| known_ids(state, map));
     if change.volumes.is_empty() && change.deleted.is_empty() {
         change.volumes = some(renamed(state, map).into_iter().filter(is_news));
     }

@@ -7,6 +7,7 @@ use super::{
 use crate::command::{self, Command};
 use crate::group::Group;
 use crate::objects::Objects;
+use crate::recovery::first_number;
 use crate::refused::Refused;
 use base::{ClusterId, Incarnation, MapVersion, VolumeId};
 
@@ -103,8 +104,12 @@ impl State {
             self.objects = Objects { changed_at, ..objects };
         }
         self.recovery.emptied.extend(edits.emptied);
-        self.recovery.replaced.extend(edits.replaced);
+        let since = first_number(self.recovery.at);
+        self.recovery.replaced.extend(edits.replaced.map(|id| (id, since)));
         for (id, device) in edits.devices {
+            if self.recovery.is_above(id.0, self.next_device().0 + 1) {
+                self.recovery.device_returned(id.0);
+            }
             if self.recovery.emptied.get(&id) == Some(&device.store) {
                 self.recovery.emptied.remove(&id); // its content is back
             }
@@ -145,6 +150,11 @@ impl State {
                 Some(volume) => {
                     self.group_index.insert_volume(&volume);
                     self.volumes.insert(id, Volume { changed_at, ..volume })
+                }
+                // A later report may have a map of a newer recovery, in which the volume exists.
+                None if self.recovery.open => {
+                    self.recovery.doubt(id);
+                    self.volumes.remove(&id)
                 }
                 None => {
                     self.recovery.forget(id);

@@ -12,7 +12,7 @@ pub(super) fn sdc_up(state: &State, c: &command::RegisterSdc) -> Option<Edits> {
     let known = match old {
         Some(sdc) => sdc.own == c.name && sdc.incarnation.0 <= c.incarnation,
         None => {
-            (id == state.next_sdc() || state.may_return(id))
+            (id == state.next_sdc() || state.may_be_lost(id))
                 && state.sdcs.len() < MAX_SDCS
                 && !state.sdcs.values().any(|s| s.own == c.name || s.name == c.name)
         }

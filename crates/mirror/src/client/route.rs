@@ -134,7 +134,7 @@ impl<T: Copy> Client<T> {
         }
         let (device, epoch) = match self.routes.leader(op.group, turn.map) {
             Leader::At(device, epoch) => (device, epoch),
-            Leader::Lost => return self.finish(key, Err(BlockError::Lost), turn),
+            Leader::Lost => return self.lose(key, turn),
             Leader::Nobody => {
                 self.need_map(MapVersion(turn.map.version().0 + 1), turn);
                 return self.ops.wait(key, Time::NEVER);
@@ -154,6 +154,13 @@ impl<T: Copy> Client<T> {
             turn.out.push(Action::Dial { device });
         }
         self.pump(device, turn);
+    }
+
+    /// Ends an operation on a group whose data is lost.
+    #[cold]
+    fn lose<M: Topology>(&mut self, key: u64, turn: &mut Turn<'_, M, T>) {
+        self.met_loss = true;
+        self.finish(key, Err(BlockError::Lost), turn);
     }
 
     /// Sends operations that wait for the device, as far as its credit allows.
@@ -274,7 +281,7 @@ impl<T: Copy> Client<T> {
         let Place::Sent(device) = op.place else { return self.set_free(key) };
         let op = self.ops.get_mut(key).expect("just seen");
         match leader {
-            Leader::Lost => self.finish(key, Err(BlockError::Lost), turn),
+            Leader::Lost => self.lose(key, turn),
             Leader::At(at, epoch) if at == device => {
                 if Some(epoch.0) == op.epoch.0.checked_add(1) {
                     op.epoch = epoch; // the device stayed the primary, and continues

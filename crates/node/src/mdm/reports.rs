@@ -69,7 +69,8 @@ impl Reports {
         self.due
     }
 
-    fn is_patient(&self, now: Time) -> bool {
+    /// Returns true while devices that nothing has named may still register.
+    pub(super) fn is_patient(&self, now: Time) -> bool {
         now < self.patient_until
     }
 

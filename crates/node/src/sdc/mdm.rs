@@ -2,9 +2,10 @@
 //!
 //! There are two kinds of pulls. A *plain* one asks for the present map: after registration, and
 //! for an NBD client that negotiates. A *parked* one waits at the MDM until there is something
-//! newer: it is sent while operations need a newer map or are stuck, or a group is lost. An MDM
-//! keeps only the newest pull of each link, so a plain one replaces a parked one, which is sent
-//! again after the answer. The header's `op`, which the answer repeats, tells them apart.
+//! newer: it is sent while operations need a newer map or are stuck, or a group is lost that they
+//! needed. An MDM keeps only the newest pull of each link, so a plain one replaces a parked one,
+//! which is sent again after the answer. The header's `op`, which the answer repeats, tells them
+//! apart.
 
 use super::servers::refusing;
 use super::{Link, Sdc};
@@ -324,11 +325,12 @@ impl Sdc {
         // While the MDMs are being recovered, they have no map to hand out. This waits for the
         // first one.
         let none = self.map.version == MapVersion(0);
-        // Requests to a lost group end at once, so no server tells that it is served again.
-        let lost = self.map.has_lost() && !mutant::on(Mutant::KeepLost);
-        let stuck = self.client.is_stuck() || lost;
-        let wanted = none || self.mdm.wanted > self.map.version || stuck;
-        let due = self.mdm.ask || (wanted && free);
+        let wanted = none || self.mdm.wanted > self.map.version || self.client.is_stuck();
+        // Requests to a lost group end at once, so no server tells that it is served again. One
+        // parked pull does.
+        let lost = self.client.has_met_loss() && self.map.has_lost();
+        let lost = lost && !mutant::on(Mutant::KeepLost);
+        let due = self.mdm.ask || (wanted && free) || (lost && self.mdm.out.is_none());
         if !due {
             return;
         }

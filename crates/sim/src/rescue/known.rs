@@ -105,6 +105,11 @@ impl Known {
         known
     }
 
+    /// Returns true if somebody knows that the volume is deleted.
+    pub(super) fn is_deleted(&self, id: VolumeId) -> bool {
+        self.deleted.contains(&id)
+    }
+
     /// Adds deletions of which a server has heard since the loss.
     pub(super) fn learn_deleted(&mut self, deleted: Vec<VolumeId>) {
         self.deleted.extend(deleted);

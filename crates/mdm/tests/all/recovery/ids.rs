@@ -301,6 +301,73 @@ fn a_first_recovery_keeps_what_maps_tell_of_deleted_volumes() {
     assert_eq!((names, second.recovery.open), (vec![(anew, "v"), (other, "w")], false));
 }
 
+/// dev1's map is from before a recovery that brought the volume back. dev2's map is of that
+/// recovery, and has the volume. Now an older backup is restored.
+#[test]
+fn a_deletion_counts_only_if_no_newer_map_has_the_volume() {
+    let mut deleted = pair(Durable);
+    let delete = Command::DeleteVolume(DeleteVolume { volume: 1 });
+    assert_eq!(apply(&mut deleted, &delete), Outcome::Changed);
+    let mut back = with_recovery(pair(Durable));
+    finish(&mut back);
+    assert!(back.volumes.contains_key(&VolumeId(1)) && back.version > deleted.version);
+    let (older, newer) = (with_map_of(&deleted), with_map_of(&back));
+    for (mut state, there) in [(without_the_volume(), false), (recovered(Durable), true)] {
+        let me = Member { name: "m".into(), address: "10.0.0.9:1".into(), tie_breaker: false };
+        let backup = match there {
+            true => pair(Durable),
+            false => state.clone(),
+        };
+        state = backup;
+        state.recover(&state.clone(), 1, me, "me@here", 6060);
+        register_all(&mut state);
+        let first = reports(vec![(1, older.clone())]);
+        while let Some(command) = plan(&state, &first, false) {
+            assert_eq!(state.apply(state.index + 1, &command), Outcome::Changed);
+        }
+        assert!(state.recovery.open && state.recovery.is_unknown(VolumeId(1)));
+        settle(&mut state, &reports(vec![(1, older.clone()), (2, newer.clone())]), false);
+        assert!(state.volumes.contains_key(&VolumeId(1)), "in the backup: {there}");
+        assert!(!is_gone(&state, 1) && !state.recovery.open);
+    }
+}
+
+/// The first recovery from a backup skipped more ids than the second one. Its devices come back
+/// after the second one is over, in either order.
+#[test]
+fn devices_of_an_earlier_recovery_come_back_in_any_order() {
+    let recovered_at = |at: u64| {
+        let mut state = pair(Durable);
+        let me = Member { name: "m".into(), address: "10.0.0.9:1".into(), tie_breaker: false };
+        state.recover(&state.clone(), 1, me, "me@here", at);
+        register_all(&mut state);
+        finish(&mut state);
+        state
+    };
+    let (first, second) = (recovered_at(62), recovered_at(64));
+    let old = first.next_device().0;
+    assert!(old > second.next_device().0 + 1000);
+    for ids in [[old, old + 1], [old + 1, old]] {
+        let mut state = second.clone();
+        for id in ids {
+            let life = control::Register {
+                nonce: u64::from(id),
+                store: u64::from(id),
+                ..life(id, &format!("late{id}"), 41)
+            };
+            let Registration::New(got, command) = state.register(&life, false, None) else {
+                panic!("dev{id} is not let in")
+            };
+            assert_eq!((got.0, state.apply(state.index + 1, &command)), (id, Outcome::Changed));
+            state.check().unwrap();
+        }
+        assert!(state.next_device().0 > old + 1000, "none of these ids is given again");
+        let far = state.next_device().0 + (1 << 20);
+        let life = control::Register { nonce: 9, store: 9, ..life(far, "far", 41) };
+        assert!(!matches!(state.register(&life, false, None), Registration::New(..)));
+    }
+}
+
 fn rename(state: &mut State, id: VolumeId, name: &str) {
     let kind = ObjectKind::Volume as i32;
     let rename = mdm::command::Rename { kind, id: id.0, name: name.into() };

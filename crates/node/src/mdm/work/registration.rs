@@ -26,6 +26,14 @@ impl Work<'_> {
         if let Err(why) = self.check_device(m) {
             return self.refuse_server(link, m, why);
         }
+        if self.comes_too_early(m) {
+            let text = alloc::format!(
+                "the MDMs are being recovered, and `{}` is another server than the one that had this device: \
+                 wait until that one has had time to register",
+                m.sds
+            );
+            return self.refuse(link, &refusal(RefusalCode::Occupied, text));
+        }
         if let Some(command) = self.level_of_before(m) {
             self.execute(command);
         }
@@ -82,6 +90,14 @@ impl Work<'_> {
         self.start_session(link, Peer::Device(device, incarnation), began);
         let scrub = self.state().devices[&device].scrub;
         self.registered(link, device.0, incarnation.0, scrub);
+    }
+
+    /// Returns true for a device at another place than the state knows, while a recovery has just
+    /// begun. It may be a copy of a disk that is in use. No device counts as up yet, so the former
+    /// place gets some time to register.
+    fn comes_too_early(&self, m: &Register) -> bool {
+        let state = self.state();
+        state.recovery.open && self.reports.is_patient(self.now) && state.is_elsewhere(m)
     }
 
     /// Registers a client.
