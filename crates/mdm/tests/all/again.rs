@@ -411,3 +411,29 @@ pub(crate) fn a_disk_that_one_server_named_is_waited_for_after_a_restart() {
     assert_eq!(group(&state).doubt, Doubt::Reports);
     assert_eq!(state.recovery_status(&told, false).unwrap().older, [1]);
 }
+
+/// In the first recovery, dev1 came with the newer content that a map names. Group 1 was settled
+/// with it, and group 2 stays in doubt. Then all servers restart, and most MDMs are lost.
+#[test]
+fn a_newer_content_is_the_one_that_later_configurations_are_about() {
+    let mut state = recover(backup(), FIRST);
+    let newest = config(3, &[1, 2], &[1, 2]);
+    let stores = [(1, NEWER), (2, 12)];
+    let partner = || with_map(3, SINCE, &newest, &stores);
+    settle(&mut state, &reports([(2, partner()), (3, took_part(0))]));
+    let life = state.next_incarnation.0;
+    apply(&mut state, &up(1, life, NEWER, Durable));
+    assert!(state.recovery.replaced.contains_key(&DeviceId(1)));
+    let all = reports([(1, partner()), (2, partner()), (3, took_part(0))]);
+    settle(&mut state, &all);
+    if state.recovery.open {
+        finish(&mut state, &all);
+    }
+    assert_eq!((group(&state).doubt, group(&state).in_sync.len()), (Doubt::None, 2));
+    assert_ne!(state.groups[&GroupId(2)].doubt, Doubt::None);
+    let epoch = group(&state).epoch.0;
+    let mut again = recover(state, SECOND);
+    let told = reports([(1, took_part(epoch)), (2, took_part(epoch)), (3, took_part(0))]);
+    settle(&mut again, &told);
+    assert_eq!((group(&again).doubt, group(&again).in_sync.len()), (Doubt::None, 2));
+}
