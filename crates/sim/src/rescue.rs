@@ -144,8 +144,9 @@ impl Rescue {
             let doubtful = state.groups.iter().filter(|(_, g)| g.doubt != Doubt::None);
             self.in_doubt.extend(doubtful.map(|(id, _)| *id));
         }
+        // Groups that no volume uses start again, empty.
         let is_served = |id: &GroupId| {
-            let group = state.groups.get(id);
+            let group = state.groups.get(id).filter(|_| state.is_used(*id));
             group.filter(|g| g.doubt == Doubt::None && !g.in_sync.is_empty())
         };
         let served = self.older.iter().filter_map(|(id, had)| Some((*id, is_served(id)?, had)));
@@ -431,6 +432,7 @@ impl Stage {
             self.marks.meet("sim: a volume was not known any more after a recovery");
         }
         self.rescue.unknown.extend(unknown);
+        self.leave_renamed();
         self.take_back_volumes();
         self.heed_mappings();
         self.remove_again();
@@ -463,6 +465,21 @@ impl Stage {
         (self.rescue.judged, self.rescue.lost, self.rescue.heard) = (number, lost, heard);
         self.rescue.cut_off = cut_off;
         Ok(())
+    }
+
+    /// Leaves volumes alone whose names a recovery has given back to older ones.
+    fn leave_renamed(&mut self) {
+        let Some(state) = self.mdm().map(|m| m.state()) else { return };
+        let named = |v: usize| state.volume_named(&admin::name(v as u8)).map(|(id, _)| id);
+        let renamed = |v: &usize| {
+            let ours = self.volumes[*v].id.filter(|id| state.volumes.contains_key(id));
+            ours.is_some() && named(*v).is_some() && named(*v) != ours
+        };
+        let renamed: Vec<usize> = (0..self.volumes.len()).filter(renamed).collect();
+        for v in renamed {
+            self.marks.meet("sim: a volume was renamed by a recovery");
+            self.volumes[v].id = None;
+        }
     }
 
     /// Takes back volumes that an earlier recovery did not know, and that this one knows.
