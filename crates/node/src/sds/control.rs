@@ -164,6 +164,8 @@ impl Sds {
             (None, Some(Known::Fresh(fresh))) => {
                 register.capacity = Layout::new(fresh.bytes).map_or(0, |l| l.capacity());
                 (register.store, register.replace) = (fresh.uuid[0], fresh.replace);
+                // An MDM has named the device, and its identity is not on the disk yet.
+                register.device = self.me.0;
                 return Some(register);
             }
             (None, None) => return None,
