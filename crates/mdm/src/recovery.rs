@@ -347,12 +347,13 @@ pub fn close(state: &State, reports: &DeviceReports, patient: bool) -> Command {
         _ => Reconcile::default(),
     };
     let mut left = strange(state, reports);
-    left.truncate(MAX_VOLUMES); // the list is for people, and has to fit into an entry
-    // The next plan finds the groups that no volume uses: it sees the volumes of this command.
-    let unused = Vec::new();
     // All named devices have reported, and no other one comes.
     let all = heard(state, reports, patient).silent.is_empty();
     let ids = if all { volumes::volumes(state, reports).known } else { Vec::new() };
+    left.retain(|id| !ids.iter().any(|range| range.ids().contains(&VolumeId(*id))));
+    left.truncate(MAX_VOLUMES); // the list is for people, and has to fit into an entry
+    // The next plan finds the groups that no volume uses: it sees the volumes of this command.
+    let unused = Vec::new();
     Command::Reconcile(Reconcile { close: true, left, unused, known: ids, ..known })
 }
 

@@ -55,8 +55,8 @@ fn volumes_of_decided(state: &mut State, decided: &State) {
     state.volumes.retain(|_, v| v.slots.iter().all(|g| groups.contains_key(g)));
     state.volumes.values_mut().for_each(|v| only_for_clients_of(decided, v));
     let gone = had.into_iter().filter(|id| !state.volumes.contains_key(id));
-    let gone: Vec<_> = gone.map(|id| id..VolumeId(id.0 + 1)).collect();
-    state.recovery.unknown.extend(gone);
+    let gone: Vec<VolumeId> = gone.collect();
+    gone.into_iter().for_each(|id| state.recovery.doubt(id));
 }
 
 fn only_for_clients_of(decided: &State, volume: &mut Volume) {

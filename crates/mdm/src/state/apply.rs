@@ -5,7 +5,7 @@ use super::{
     volumes,
 };
 use crate::command::{self, Command};
-use crate::group::Group;
+use crate::group::{Doubt, Group};
 use crate::objects::Objects;
 use crate::recovery::first_number;
 use crate::refused::Refused;
@@ -104,8 +104,6 @@ impl State {
             self.objects = Objects { changed_at, ..objects };
         }
         self.recovery.emptied.extend(edits.emptied);
-        let since = first_number(self.recovery.at);
-        self.recovery.replaced.extend(edits.replaced.map(|id| (id, since)));
         for (id, device) in edits.devices {
             if self.recovery.is_above(id.0, self.next_device().0 + 1) {
                 self.recovery.device_returned(id.0);
@@ -143,6 +141,12 @@ impl State {
                 self.group_index.insert(id, &group.replicas);
             }
             self.groups.insert(id, Group { changed_at, ..group });
+        }
+        if let Some(id) = edits.replaced {
+            let mine = self.groups_of(id).iter().map(|group| &self.groups[group]);
+            let doubtful = mine.filter(|g| g.doubt != Doubt::None).map(|g| g.epoch.0 + 1);
+            let since = doubtful.fold(first_number(self.recovery.at), u64::max);
+            self.recovery.replaced.insert(id, since);
         }
         for (id, volume) in edits.volumes.into_iter().chain(edits.volume) {
             self.next_volume = self.next_volume.max(VolumeId(id.0 + 1));

@@ -32,7 +32,7 @@ impl Work<'_> {
                  wait until that one has had time to register",
                 m.sds
             );
-            return self.refuse(link, &refusal(RefusalCode::Occupied, text));
+            return self.refuse_server(link, m, refusal(RefusalCode::Unexpected, text));
         }
         if let Some(command) = self.level_of_before(m) {
             self.execute(command);
@@ -94,10 +94,13 @@ impl Work<'_> {
 
     /// Returns true for a device at another place than the state knows, while a recovery has just
     /// begun. It may be a copy of a disk that is in use. No device counts as up yet, so the former
-    /// place gets some time to register.
+    /// place gets some time to register. A process that the lost MDMs have accepted there is no
+    /// copy.
     fn comes_too_early(&self, m: &Register) -> bool {
         let state = self.state();
-        state.recovery.open && self.reports.is_patient(self.now) && state.is_elsewhere(m)
+        let accepted = state.reporter(m).is_some_and(|(_, d)| m.incarnation > d.incarnation.0);
+        let early = state.recovery.open && self.reports.is_patient(self.now);
+        early && state.is_elsewhere(m) && !accepted
     }
 
     /// Registers a client.
