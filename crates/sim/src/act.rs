@@ -476,24 +476,14 @@ impl Stage {
             let known = map.volumes.get(&volume).filter(|v| map.my_grant(v).is_some())?;
             (known.size >= end).then_some(map.version)
         });
-        let invoked = self.history.tick();
+        let (invoked, at) = (self.history.tick(), self.world.now());
         self.history.ops.push(Record {
             client,
             life: self.world.life(proc),
-            volume,
-            kind,
-            sector,
-            sectors,
-            invoked,
-            at: self.world.now(),
             clock: self.world.local_now(proc),
-            answer: None,
-            seen: Vec::new(),
             expected,
-            cut: None,
             knew,
-            left: false,
-            gone: None,
+            ..Record::asked(volume, kind, sector..sector + sectors, invoked, at)
         });
         self.outstanding[client as usize] += 1;
         (index, body)

@@ -64,6 +64,35 @@ pub struct Record {
 }
 
 impl Record {
+    /// Returns an operation of client 0 in life 0 that has no answer yet. The client's clock is
+    /// right.
+    pub fn asked(
+        volume: VolumeId,
+        kind: IoKind,
+        sectors: Range<u32>,
+        invoked: u64,
+        at: Time,
+    ) -> Record {
+        Record {
+            client: 0,
+            life: 0,
+            volume,
+            kind,
+            sector: sectors.start,
+            sectors: sectors.end - sectors.start,
+            invoked,
+            at,
+            clock: at,
+            answer: None,
+            seen: Vec::new(),
+            expected: Vec::new(),
+            cut: None,
+            knew: None,
+            left: false,
+            gone: None,
+        }
+    }
+
     /// Returns true when the client was told that the operation is done.
     pub fn is_ok(&self) -> bool {
         self.answer.is_some_and(|a| a.result.is_ok())

@@ -46,7 +46,7 @@ impl Stage {
             self.marks.meet("sim: a disk with a copy of a group in doubt was replaced");
             self.rescue.device_was_emptied();
         }
-        let Some(older) = self.durable(i).map(|d| d.identity().uuid[0]) else { return };
+        let Some(older) = self.store_of(i) else { return };
         self.marks.meet("sim: a disk was replaced");
         // The other servers may have no data of a volume that the MDMs do not know.
         self.lose_last_data(&[who]);
@@ -66,10 +66,10 @@ impl Stage {
     }
 
     pub(crate) fn older_disk(&mut self, i: u8) {
-        let there = self.durable(i).map(|d| d.identity().uuid[0]);
+        let there = self.store_of(i);
         let newer = |r: &Replaced| !r.back && there.is_some_and(|store| store != r.older);
         let comes = self.has_no_mdm() && self.replaced.get(&i).is_some_and(newer);
-        if comes && there.is_some_and(|store| self.is_named_elsewhere(i, store)) {
+        if comes && there.is_some_and(|store| !self.that_name(i, store).is_empty()) {
             self.marks.meet("sim: an older disk came back");
             self.rescue.device_was_emptied();
             self.lose_last_data(&[Who::Sds(i)]);
@@ -95,24 +95,28 @@ impl Stage {
         let back = self.replaced.iter().filter(|(_, r)| r.back && !self.is_rescued());
         let known = back.filter_map(|(i, replaced)| {
             let (device, newer) = (self.id_of(*i), replaced.store?);
-            let names = |j: &u8| {
-                let known = self.sds(*j).and_then(|s| s.map().devices.get(&device));
-                known.is_some_and(|d| d.store == newer)
-            };
-            let servers = (0..self.plan.sds).filter(|j| j != i).filter(names).collect();
+            let servers = self.that_name(*i, newer);
             let told = stored.and_then(|all| all.get(&device)).is_some_and(|(_, s)| *s == newer);
             Some((servers, told))
         });
         known.collect()
     }
 
-    /// Returns true if the map of another server that runs names this content of a device. If none
-    /// does, nothing tells that it has replaced another one, so the older one is believed.
-    fn is_named_elsewhere(&self, i: u8, store: u64) -> bool {
+    /// Returns the other servers that run and whose maps name this content of a server's device. If
+    /// there are none, nothing tells that it has replaced another one, so the older one is
+    /// believed.
+    fn that_name(&self, i: u8, store: u64) -> Vec<u8> {
         let device = self.id_of(i);
-        let others = (0..self.plan.sds).filter(|other| *other != i);
-        let mut maps = others.filter_map(|other| Some(self.sds(other)?.map()));
-        maps.any(|map| map.devices.get(&device).is_some_and(|d| d.store == store))
+        let names = |other: &u8| {
+            let known = self.sds(*other).and_then(|s| s.map().devices.get(&device));
+            known.is_some_and(|d| d.store == store)
+        };
+        (0..self.plan.sds).filter(|other| *other != i).filter(names).collect()
+    }
+
+    /// Returns the content id of the disk that is in a server, if it can be read now.
+    fn store_of(&self, i: u8) -> Option<u64> {
+        self.durable(i).map(|d| d.identity().uuid[0])
     }
 
     /// Returns true if a server's newer disk is rightly refused, as the MDM believes the other one:
@@ -163,7 +167,7 @@ impl Stage {
     /// Swaps the two disks of a server.
     pub(crate) fn exchange(&mut self, i: u8) {
         let who = Who::Sds(i);
-        let there = self.durable(i).map(|d| d.identity().uuid[0]);
+        let there = self.store_of(i);
         self.spare(who);
         self.kill(who, KEEPS);
         let mut replaced = self.replaced.remove(&i).expect("it was looked up");

@@ -155,13 +155,12 @@ impl State {
                     self.group_index.insert_volume(&volume);
                     self.volumes.insert(id, Volume { changed_at, ..volume })
                 }
-                // A later report may have a map of a newer recovery, in which the volume exists.
-                None if self.recovery.open => {
-                    self.recovery.doubt(id);
-                    self.volumes.remove(&id)
-                }
                 None => {
-                    self.recovery.forget(id);
+                    match self.recovery.open {
+                        // A later report may have a map of a newer recovery, in which it exists.
+                        true => self.recovery.doubt(id),
+                        false => self.recovery.forget(id),
+                    }
                     self.volumes.remove(&id)
                 }
             };

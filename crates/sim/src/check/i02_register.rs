@@ -213,20 +213,8 @@ mod tests {
         Record {
             client,
             life: 1,
-            volume: VolumeId(1),
-            kind: IoKind::Write,
-            sector: 0,
-            sectors: 1,
-            invoked,
-            at: Time::ZERO,
-            clock: Time::ZERO,
             answer: Some(Answer { moment, at: Time::ZERO, result }),
-            seen: Vec::new(),
-            expected: Vec::new(),
-            cut: None,
-            knew: None,
-            left: false,
-            gone: None,
+            ..Record::asked(VolumeId(1), IoKind::Write, 0..1, invoked, Time::ZERO)
         }
     }
 

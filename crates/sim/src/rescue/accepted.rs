@@ -95,24 +95,8 @@ impl Stage {
 /// Returns the operation that stands for the acceptance of a unit's loss.
 fn zeroed(UnitKey { volume, index }: UnitKey, invoked: u64, at: Time) -> Record {
     let sectors = UNIT / SECTOR;
-    Record {
-        client: NOBODY,
-        life: 0,
-        volume,
-        kind: IoKind::Zero,
-        sector: index * sectors,
-        sectors,
-        invoked,
-        at,
-        clock: at,
-        answer: None,
-        seen: Vec::new(),
-        expected: Vec::new(),
-        cut: None,
-        knew: None,
-        left: false,
-        gone: None,
-    }
+    let sectors = index * sectors..(index + 1) * sectors;
+    Record { client: NOBODY, ..Record::asked(volume, IoKind::Zero, sectors, invoked, at) }
 }
 
 /// Returns the pool of a group if each of its devices belongs to the group. Then none of them can
