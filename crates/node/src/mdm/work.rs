@@ -126,6 +126,8 @@ impl Work<'_> {
             Input::Register(link, m) => self.register(link, &m),
             Input::RegisterSdc(link, m) => self.register_sdc(link, &m),
             Input::Verdicts(list) => self.verdicts(list),
+            // Primaries have maps of before the recovery: nothing in them is about this state.
+            Input::Proposal(..) | Input::Doubts(_) if self.state().recovery.open => {}
             Input::Proposal(_, mut m) => {
                 self.watch.weigh(self.now, &mut m, self.journal.state());
                 self.propose_all(&m);

@@ -333,3 +333,42 @@ fn a_process_is_accepted_with_its_committed_incarnation() {
     assert!(b.take::<Refusal>(link, Kind::Refusal).is_empty(), "it is not superseded");
     assert!(b.take::<Welcome>(link, Kind::Welcome).remove(0).recovers);
 }
+
+#[test]
+fn reports_from_maps_of_before_the_recovery_put_no_device_down() {
+    let mut b = Bench::new();
+    let names = [("a", 11), ("bb", 12), ("ccc", 13), ("dddd", 14)];
+    for (name, store) in names {
+        b.sds(name, store, store, DeviceKind::Durable);
+    }
+    b.create("v");
+    let mut b = restored(&b);
+    // The fourth server is away, so the recovery stays open. The third one was restarted. It has no
+    // map, so it refuses the two that still have theirs.
+    let links: Vec<LinkId> = names[..3].iter().map(|(n, s)| b.tells(n, *s, &[1])).collect();
+    let accuse = |b: &mut Bench| {
+        for device in [1, 2] {
+            let incarnation = b.device(device).2;
+            let (unreached, suspects) = (vec![3], vec![3]);
+            let m = Proposal { device, incarnation, unreached, suspects, ..Proposal::default() };
+            b.send(links[device as usize - 1], Header::new(Kind::Proposal), &m);
+        }
+    };
+    for _ in 0..20 {
+        accuse(&mut b);
+        b.pass(200, &links);
+    }
+    assert!(b.is_open() && b.device(3).0);
+    let finish = RecoverMdm { finish: true, ..RecoverMdm::default() };
+    assert_eq!(b.ask(Ask::RecoverMdm(finish)).error(), AdminError::None);
+    b.pass(400, &links);
+    let cut_off = |n: &Note| matches!(n, Note::CutOff { device: DeviceId(3), .. });
+    assert!(!b.is_open() && b.device(3).0);
+    assert!(!b.notes.iter().any(cut_off), "nobody had a map of this state yet");
+    // From now on, such reports count.
+    for _ in 0..20 {
+        accuse(&mut b);
+        b.pass(200, &links);
+    }
+    assert!(b.notes.iter().any(cut_off));
+}
