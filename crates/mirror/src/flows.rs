@@ -16,9 +16,11 @@ use crate::repairs::Repairs;
 use crate::scrub::Scrub;
 use crate::secondaries::Secondaries;
 use crate::shard::Shard;
-use base::{BlockSet, GroupId, Time};
-use seam::{Buf, DiskError, Effects, Finished, UnitStore};
-use wire::Status;
+use crate::volumes::Volumes;
+use alloc::vec::Vec;
+use base::{BlockSet, DeviceId, GroupId, Time, VolumeId};
+use seam::{Buf, DiskError, Effects, Finished, Note, UnitStore};
+use wire::{PeerLink, Status};
 
 /// The flows of a shard.
 #[derive(Debug)]
@@ -266,6 +268,45 @@ impl Flows {
                 self.secondaries.wiped(shard, group, (question, epoch), link, out)
             }
             AfterChange::Discard => self.epochs.discarded(shard, &mut self.peers, now, group, out),
+        }
+    }
+
+    /// Handles the welcome on a link that this device dialled to a replica.
+    pub(crate) fn connected<S: UnitStore>(
+        &mut self,
+        shard: &mut Shard<S>,
+        now: Time,
+        device: DeviceId,
+        link: PeerLink,
+        out: &mut Effects,
+    ) {
+        if shard.windows.connect(device, Some(link)) {
+            shard.replicas.retry_all(&mut shard.ops);
+        }
+        shard.leases.hurry(device);
+        self.repairs.fetch_again(shard, now, Some(device), out);
+        self.peers.connected(shard, now, device, out);
+    }
+
+    /// Sets the volumes that exist, and drops the data of those that were deleted (rule R9).
+    pub(crate) fn set_volumes<S: UnitStore>(
+        &mut self,
+        shard: &mut Shard<S>,
+        now: Time,
+        volumes: Volumes,
+        out: &mut Effects,
+    ) {
+        shard.known.take_volumes(volumes);
+        let mut stored: Vec<VolumeId> = shard.store.volumes();
+        stored.retain(|volume| shard.known.is_gone(*volume));
+        for volume in stored {
+            shard.replicas.drop_volume(volume);
+            let bytes = shard.store.drop_volume(volume);
+            if bytes > 0 {
+                out.note(Note::Dropped { volume, bytes });
+            }
+            self.repairs.end_repairs(shard, now, volume, out);
+            self.pump(shard, now, out);
         }
     }
 

@@ -51,7 +51,7 @@
 //! | `lock`, `load` | range locks, the limit for clients' operations | R3 |
 //! | `window`, `flow` | flow control: what is in flight to a replica, and what waits | R11 |
 //! | `stopwatch` | how long jobs take | |
-//! | `no_space` | no space, and the spare | R15 |
+//! | `no_space`, `usable` | no space, and the spare | R15 |
 //! | `lost_blocks` | data whose loss was accepted as errors | R10 |
 //! | `discard`, `volumes` | deleting replicas that left, and volumes | R11, R9 |
 //! | `failures` | devices that have failed | R12 |
@@ -112,6 +112,7 @@ mod sync;
 mod testing;
 mod timers;
 mod unsent;
+mod usable;
 mod volumes;
 mod watch;
 mod window;

@@ -16,43 +16,13 @@ use crate::op::{Caller, Local};
 use crate::peers::Peers;
 use crate::secondaries::Secondaries;
 use crate::shard::Shard;
-use alloc::collections::BTreeSet;
-use base::{BlockSet, DeviceId, Duration, GroupId, Mutant, Time, UnitKey, VolumeId, mutant};
+use base::{BlockSet, DeviceId, Duration, GroupId, Mutant, Time, UnitKey, mutant};
 use seam::{Effects, Note, UnitStore};
 use wire::Status;
 use wire::message::Reply;
 
 /// How long a joiner without space is not asked again.
 const FULL_AGAIN: Duration = Duration::from_secs(1);
-
-/// How much of the device may be used, and by which volumes.
-#[derive(Debug)]
-pub(crate) struct Usable {
-    /// When this many bytes are used, the rest is the spare.
-    bytes: u64,
-    /// Volumes that may use the spare, too.
-    thick: BTreeSet<VolumeId>,
-}
-
-impl Default for Usable {
-    fn default() -> Usable {
-        Usable { bytes: u64::MAX, thick: BTreeSet::new() }
-    }
-}
-
-impl Usable {
-    /// Reserves the space beyond the first `bytes` of the device for copies that replace lost ones
-    /// and for these thick volumes. If more is used already, nothing is freed.
-    pub(crate) fn keep_spare(&mut self, bytes: u64, thick: BTreeSet<VolumeId>) {
-        *self = Usable { bytes, thick };
-    }
-
-    /// Returns true if a write of a client to this volume could use only the spare for new space.
-    /// The device uses this many bytes.
-    fn is_only_spare(&self, used: u64, volume: VolumeId) -> bool {
-        used >= self.bytes && !self.thick.contains(&volume) && !mutant::on(Mutant::SpendSpare)
-    }
-}
 
 impl<S: UnitStore> Shard<S> {
     /// Reserves space for a client's write. Returns false, and records that, if there is none or
@@ -186,6 +156,7 @@ mod tests {
     use super::*;
     use crate::op::{Op, Streamed, Work};
     use crate::testing::{GROUP, ME, NOW, Rig, SECOND, UNIT, bits, blocks, op, stream, write};
+    use alloc::collections::BTreeSet;
     use base::BLOCK;
     use wire::Frame;
 

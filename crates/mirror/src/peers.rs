@@ -4,7 +4,6 @@
 //! stall.
 
 use crate::copies::Copies;
-use crate::flows::Flows;
 use crate::op::Work;
 use crate::replica::Role;
 use crate::shard::Shard;
@@ -13,8 +12,8 @@ use crate::timers::Timers;
 use alloc::vec::Vec;
 use base::{DeviceId, Lsn, Time};
 use seam::{Effects, UnitStore};
+use wire::Status;
 use wire::message::Replicated;
-use wire::{PeerLink, Status};
 
 /// The state of this device as a primary, apart from its replicas and operations.
 #[derive(Debug, Default)]
@@ -23,25 +22,6 @@ pub(crate) struct Peers {
     pub copies: Copies,
     /// A joiner has become ready to be admitted.
     pub ready_to_admit: bool,
-}
-
-impl Flows {
-    /// Handles the welcome on a link that this device dialled to a replica.
-    pub(crate) fn connected<S: UnitStore>(
-        &mut self,
-        shard: &mut Shard<S>,
-        now: Time,
-        device: DeviceId,
-        link: PeerLink,
-        out: &mut Effects,
-    ) {
-        if shard.windows.connect(device, Some(link)) {
-            shard.replicas.retry_all(&mut shard.ops);
-        }
-        shard.leases.hurry(device);
-        self.repairs.fetch_again(shard, now, Some(device), out);
-        self.peers.connected(shard, now, device, out);
-    }
 }
 
 impl Peers {

@@ -11,13 +11,13 @@ use crate::jobs::{Jobs, Step};
 use crate::known::Known;
 use crate::lease::Leases;
 use crate::marks::{metadata, set_dirty};
-use crate::no_space::Usable;
 use crate::op::{Caller, Local, Op, Streamed, Work};
 use crate::ops::Ops;
 use crate::pace::Pace;
 use crate::replica::{Replica, Role};
 use crate::replicas::Replicas;
 use crate::unsent::Unsent;
+use crate::usable::Usable;
 use crate::window::Windows;
 use alloc::rc::Rc;
 use base::{

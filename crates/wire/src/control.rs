@@ -2,6 +2,7 @@
 //! them. Tags are part of the format: never reuse one.
 
 mod build;
+mod check;
 mod counts;
 mod damage;
 mod map;
@@ -10,8 +11,9 @@ mod orders;
 mod recovery;
 mod reserve;
 mod status;
+mod value;
 
-pub use build::{BuildInfo, SetLevelRequest, UnknownValue, known, level_of};
+pub use build::{BuildInfo, SetLevelRequest, level_of};
 pub use counts::{ClientCounts, IoCounts, PathCounts, TimeCounts, VolumeCounts};
 pub use damage::{AcceptLoss, AcceptedLoss, DamageRequest, Unserved, UnservedGroup, VolumeDamage};
 pub use map::{
@@ -35,6 +37,7 @@ pub use status::{
     DeviceStatus, FullStatus, MdmStatus, MovesStatus, RefusedServer, SdcStatus, SlowDevice,
     StatusInfo, VolumeStatus,
 };
+pub use value::{UnknownValue, known};
 
 use alloc::string::String;
 use alloc::vec::Vec;

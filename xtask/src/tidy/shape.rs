@@ -8,13 +8,9 @@
 //! A textual check, and so a lenient one: it sees `self.method(` and paths of imports. Inherent
 //! methods count, and those of traits don't. Test modules at the end of a file don't count.
 //!
-//! Two kinds of import don't count for a circle:
-//! - those of the root of a crate, which lists the modules and names again what they define;
-//! - that of `T` in a file with an `impl T`. The methods of a large type are in several files. Each
-//!   of these has to import the type, while a call of its methods needs no import. So the import
-//!   does not say which of the files needs the other one. What would be wrong is methods of `T`
-//!   that call each other in a circle across these files, and the second rule forbids that.
-//!   Everything else that such a file imports counts.
+//! Imports of the root of a crate don't count for a circle: it lists the modules, and names again
+//! what they define. A call of a method needs no import of the file that has it. So the files with
+//! methods of a large type import the type, and its own file imports none of them.
 
 use super::File;
 use super::source::{self, Line};
@@ -281,11 +277,9 @@ fn circles(sources: &[Source]) -> Vec<String> {
     let modules: Modules = sources.iter().map(|source| (source.module(), source)).collect();
     let imports = |source: &Source| -> BTreeSet<&str> {
         let others = paths(&source.lines).into_iter().filter_map(|path| {
-            let (file, item) = resolve(&modules, &source.module(), &path)?;
-            // A file that holds methods of a type belongs to the type's own.
-            let is_part = source.methods.iter().any(|method| Some(&method.of) == item.as_ref());
+            let file = resolve(&modules, &source.module(), &path)?;
             // The root lists modules, and names again what they define.
-            (!is_part && !file.module().is_empty()).then_some(&file.path[..])
+            (!file.module().is_empty()).then_some(&file.path[..])
         });
         others.filter(|path| *path != source.path).collect()
     };
@@ -376,13 +370,9 @@ fn expand(before: &[String], text: &str, found: &mut Vec<Names>) {
     }
 }
 
-/// Returns the file that defines what a path names, and the name of the item, if the path names
-/// one. A name that a module takes from another one is looked up there.
-fn resolve<'a>(
-    modules: &Modules<'a>,
-    from: &[&str],
-    path: &[String],
-) -> Option<(&'a Source, Option<String>)> {
+/// Returns the file that defines what a path names. A name that a module takes from another one is
+/// looked up there.
+fn resolve<'a>(modules: &Modules<'a>, from: &[&str], path: &[String]) -> Option<&'a Source> {
     let up = path.iter().take_while(|part| *part == "super").count();
     let mut at = match &path[0][..] {
         "crate" => Vec::new(),
@@ -402,13 +392,11 @@ fn resolve<'a>(
     if skipped == 0 && at.len() == from.len() {
         return None; // of another crate
     }
-    let Some(item) = item.filter(|item| !file.defines(item)) else {
-        return Some((file, item.cloned()));
-    };
+    let Some(item) = item.filter(|item| !file.defines(item)) else { return Some(file) };
     let all = uses(&file.lines, |before| before.is_empty() || before.starts_with("pub"));
     let taken = all.into_iter().find(|path| path.last() == Some(item));
     let found = taken.filter(|taken| taken != path);
-    found.and_then(|taken| resolve(modules, &at, &taken)).or(Some((file, Some(item.clone()))))
+    found.and_then(|taken| resolve(modules, &at, &taken)).or(Some(file))
 }
 
 type Graph<T> = BTreeMap<T, BTreeSet<T>>;
@@ -516,10 +504,14 @@ mod tests {
             .len()
         };
         assert_eq!(chain(""), 0);
-        for last in ["use crate::A;\n", "use super::super::a::A;\n", "fn f(a: crate::a::A) {}\n"] {
+        for last in [
+            "use crate::A;\n",
+            "use super::super::a::A;\n",
+            "fn f(a: crate::a::A) {}\n",
+            "use crate::A;\n\nimpl A {\n    fn f() {}\n}\n",
+        ] {
             assert_eq!(chain(last), 1, "{last}");
         }
-        assert_eq!(chain("use crate::A;\n\nimpl A {\n    fn f() {}\n}\n"), 0, "a part of A");
         assert_eq!(chain("use crate::c::f;\n"), 0, "two files");
         assert_eq!(chain("// crate::a::A\n"), 0);
     }

@@ -3,8 +3,8 @@
 use super::*;
 use crate::op::{Op, Streamed};
 use crate::testing::{
-    EPOCH, GROUP, NOW, Rig, UNIT, bits, blocks, compare, fetch, link_to, named, of_client, op,
-    read, stream, write,
+    EPOCH, GROUP, NOW, Rig, SECOND, UNIT, bits, blocks, compare, fetch, link_to, named, of_client,
+    op, read, stream, write,
 };
 use base::{BLOCK, Epoch, Lsn};
 use seam::{BufPool, Note};
@@ -237,4 +237,46 @@ fn a_seal_and_a_wipe_are_answered_when_they_are_durable() {
         let equal = rig.replica().secondary().unwrap().is_equal();
         assert_eq!(equal, left == "Sealed Ok to 2", "{name}");
     }
+}
+
+#[test]
+fn the_data_of_deleted_volumes_is_dropped_and_no_other() {
+    let volume = UNIT.volume;
+    let next = VolumeId(5);
+    let deleted = Volumes { next, ..Volumes::default() };
+    let live = Volumes { live: [volume].into(), next, ..Volumes::default() };
+    let unknown = Volumes { unknown: [volume..next].into(), next, ..Volumes::default() };
+    for (name, volumes, dropped) in [
+        ("deleted", deleted, true),
+        ("it exists", live, false),
+        ("it may exist", unknown, false),
+        ("not yet assigned", Volumes::default(), false),
+    ] {
+        let mut rig = Rig::filling(&[2], 4);
+        rig.shard.store.valid = blocks(0..3);
+        rig.replica().record.dirty.insert(UNIT, blocks(0..1));
+        rig.sync().todo.insert(UNIT, blocks(0..1));
+        let Rig { shard, flows, out, .. } = &mut rig;
+        flows.set_volumes(shard, NOW, volumes, out);
+        rig.left();
+        assert_eq!(rig.shard.store.valid.is_empty(), dropped, "{name}");
+        assert_eq!(rig.replica().record.dirty.is_empty(), dropped, "{name}");
+        assert_eq!(rig.sync().todo.is_empty(), dropped, "{name}");
+        let note = Note::Dropped { volume, bytes: 3 * u64::from(base::BLOCK) };
+        assert_eq!(rig.notes.contains(&note), dropped, "{name}");
+        assert_eq!(rig.shard.replicas.view(GROUP).map(|view| view.active), Some(true));
+    }
+}
+
+#[test]
+fn reads_of_a_deleted_volume_wait_for_no_other_replica() {
+    let mut rig = Rig::leading(&[2], &[]);
+    rig.shard.store.valid = blocks(0..1);
+    let key = rig.hold(op(read()));
+    rig.op(key).local = Local::Asking;
+    rig.flows.repairs.begin(key, SECOND, (0, 1));
+    let volumes = Volumes { next: VolumeId(UNIT.volume.0 + 1), ..Volumes::default() };
+    let Rig { shard, flows, out, .. } = &mut rig;
+    flows.set_volumes(shard, NOW, volumes, out);
+    assert_eq!((&rig.left()[..], rig.is_over(key)), ("NoVolume", true));
 }

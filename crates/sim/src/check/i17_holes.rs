@@ -10,7 +10,6 @@ use crate::stage::Stage;
 use crate::world::ProcId;
 use node::sds::Sds;
 use seam::Note;
-use store::durable::holds_data;
 
 /// Judges what has been given back since the last step.
 ///
@@ -19,7 +18,7 @@ use store::durable::holds_data;
 pub fn check(stage: &mut Stage) -> Result<(), Failure> {
     for (id, range) in std::mem::take(&mut stage.world.punched) {
         let device = stage.world.actor::<Sds>(id).and_then(Sds::device);
-        if device.and_then(|d| d.durable()).is_some_and(|d| holds_data(d, range.clone())) {
+        if device.and_then(|d| d.durable()).is_some_and(|d| d.holds_data(range.clone())) {
             let name = stage.world.name(id);
             return Err(Failure::new("I17", format!("{name} gave back {range:?}, which has data")));
         }

@@ -16,18 +16,12 @@ use super::ops::Ops;
 use super::record::Writer;
 use super::slots::Slots;
 use super::store::Durable;
-use super::tuning::Tuning;
+use super::tuning::{HELD, Tuning};
 use super::unitmap::UnitMap;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::UnitKey;
 use seam::{Buf, Effects};
-
-/// Limit for what one slow operation may hold back, in multiples of `Tuning::overlay_bytes`. It
-/// applies to the log behind the first unsettled record, and to payload that went to its slots
-/// before an older one did. The next mount has to keep both in memory. Beyond the limit, jobs wait
-/// as they do for a full ring.
-pub(super) const HELD: u64 = 8;
 
 /// The next batch.
 struct Batch {

@@ -5,10 +5,13 @@
 //! Blocks go in the order of their places. When a block has been left behind for so long that much
 //! newer data was destaged before it, it goes next.
 
-use super::commit::HELD;
 use super::job::Op;
-use super::store::Durable;
-use super::write::join;
+use super::layout::Layout;
+use super::ops::{Ops, join};
+use super::overlay::{Overlay, Run};
+use super::slots::Slots;
+use super::tuning::HELD;
+use super::unitmap::Pin;
 use base::BLOCK;
 use seam::Effects;
 
@@ -39,37 +42,42 @@ impl Destage {
         assert!(self.busy > 0, "a run ends once");
         self.busy -= 1;
     }
+
+    /// Returns whether destaging is due for the overlay, which may hold `most` bytes. `None`:
+    /// enough runs are in flight. The oldest block goes next if it was left behind for too long.
+    pub(super) fn begin(&mut self, overlay: &Overlay, most: usize) -> Option<bool> {
+        let due = core::mem::take(&mut self.wanted) || overlay.bytes() > most / 2;
+        if self.busy > FEW {
+            return None;
+        }
+        if overlay.bytes_behind() > HELD / 2 * most as u64
+            && let Some(oldest) = overlay.oldest_ready()
+        {
+            self.cursor = oldest;
+        }
+        Some(due)
+    }
+
+    /// True if another run may be sent.
+    pub(super) fn has_room(&self) -> bool {
+        self.busy < RUNS
+    }
+
+    /// Returns the next run, which will be in flight.
+    pub(super) fn next(&mut self, slots: &mut Slots) -> Option<(Run, Pin)> {
+        let (run, pin) = slots.next_run(self.cursor)?;
+        self.cursor = (run.slot, run.first + run.blocks.len() as u32);
+        self.busy += 1;
+        assert!(self.busy <= RUNS, "a bounded number of runs is in flight");
+        Some((run, pin))
+    }
 }
 
-impl Durable {
-    /// Sends runs to their slots, if destaging is due.
-    pub(super) fn run_destage(&mut self, out: &mut Effects) {
-        let (bytes, most) = (self.slots.overlay().bytes(), self.tuning.overlay_bytes);
-        let due = core::mem::take(&mut self.destage.wanted) || bytes > most / 2;
-        if self.destage.busy > FEW {
-            return;
-        }
-        if self.slots.overlay().bytes_behind() > HELD / 2 * most as u64
-            && let Some(oldest) = self.slots.overlay().oldest_ready()
-        {
-            self.destage.cursor = oldest;
-        }
-        while self.destage.busy < RUNS {
-            let wanted = self.checkpoints.want_home(self.slots.overlay().oldest());
-            if !(due || wanted && self.checkpoints.may_go_on(&self.progress())) {
-                return;
-            }
-            let Some((run, pin)) = self.slots.next_run(self.destage.cursor) else { return };
-            self.destage.cursor = (run.slot, run.first + run.blocks.len() as u32);
-            self.destage.busy += 1;
-            assert!(self.destage.busy <= RUNS, "a bounded number of runs is in flight");
-            self.checkpoints.take_home(&run);
-            let at = self.content.layout.slot(run.slot) + u64::from(run.first * BLOCK);
-            let named =
-                |(i, (_, record)): (usize, &(_, u64))| (run.slot, run.first + i as u32, *record);
-            let blocks = run.blocks.iter().enumerate().map(named).collect();
-            let body = join(run.blocks.into_iter().map(|(data, _)| data).collect(), out);
-            self.ops.write(at, body, Op::Home(pin, blocks), out);
-        }
-    }
+/// Writes a run to its slot.
+pub(super) fn write((run, pin): (Run, Pin), layout: &Layout, ops: &mut Ops, out: &mut Effects) {
+    let at = layout.slot(run.slot) + u64::from(run.first * BLOCK);
+    let named = |(i, (_, record)): (usize, &(_, u64))| (run.slot, run.first + i as u32, *record);
+    let blocks = run.blocks.iter().enumerate().map(named).collect();
+    let body = join(run.blocks.into_iter().map(|(data, _)| data).collect(), out);
+    ops.write(at, body, Op::Home(pin, blocks), out);
 }

@@ -39,6 +39,7 @@ pub(crate) mod record;
 mod replay;
 mod search;
 mod slots;
+mod stats;
 mod store;
 mod sums;
 mod superblock;
@@ -50,9 +51,8 @@ mod write;
 
 pub use error::MountError;
 pub use formatter::{Format, Formatting};
-pub use give_back::holds_data;
 pub use mount::{Expected, Mount, Mounting};
+pub use stats::Stats;
 pub use store::Durable;
 pub use superblock::{CheckpointHead, Content, Identity, LogStart};
-pub use survey::Stats;
 pub use tuning::{Durability, Tuning};

@@ -4,6 +4,7 @@
 //! fails. After that its completion finds nothing.
 
 use super::job::{IN_FLIGHT, Op};
+use alloc::vec::Vec;
 use base::{Mutant, Slab, mutant};
 use seam::{Buf, DiskId, DiskOp, Effect, Effects};
 
@@ -75,4 +76,22 @@ impl Ops {
     pub(super) fn is_empty(&self) -> bool {
         self.table.is_empty()
     }
+}
+
+/// Joins neighbours into one buffer. There is no copy when they are neighbours in memory as well,
+/// like the slots' shares of one long write.
+pub(super) fn join(parts: Vec<Buf>, out: &mut Effects) -> Buf {
+    let (first, rest) = parts.split_first().expect("a run has a part");
+    let one = rest.iter().try_fold(first.clone(), |all, part| all.followed_by(part));
+    if let Some(one) = one {
+        return one;
+    }
+    let mut whole = out.alloc(parts.iter().map(|p| p.len()).sum());
+    let mut rest = whole.as_mut();
+    for part in &parts {
+        let (here, behind) = rest.split_at_mut(part.len());
+        here.copy_from_slice(part);
+        rest = behind;
+    }
+    whole
 }

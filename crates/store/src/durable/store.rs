@@ -9,10 +9,9 @@
 use super::bits::Bits;
 use super::checkpoint::Checkpoints;
 use super::commit::Commit;
-use super::destage::Destage;
+use super::destage::{self, Destage};
 use super::flushes::Flushes;
 use super::format::BatchHead;
-use super::give_back;
 use super::groups::Groups;
 use super::job::{Kind, Op, Waiter};
 use super::jobs::Jobs;
@@ -22,9 +21,9 @@ use super::ops::Ops;
 use super::overlay::Overlay;
 use super::pages::Pages;
 use super::slots::Slots;
+use super::stats::{Growth, Replayed, Stats};
 use super::sums::Sums;
 use super::superblock::{Content, Identity};
-use super::survey::{Growth, Replayed, Stats};
 use super::tuning::Tuning;
 use super::unitmap::UnitMap;
 use alloc::vec::Vec;
@@ -289,6 +288,21 @@ impl Durable {
         }
         self.log.settle(record);
     }
+
+    /// Sends runs to their slots, if destaging is due.
+    fn run_destage(&mut self, out: &mut Effects) {
+        let most = self.tuning.overlay_bytes;
+        let Some(due) = self.destage.begin(self.slots.overlay(), most) else { return };
+        while self.destage.has_room() {
+            let wanted = self.checkpoints.want_home(self.slots.overlay().oldest());
+            if !(due || wanted && self.checkpoints.may_go_on(&self.progress())) {
+                return;
+            }
+            let Some(next) = self.destage.next(&mut self.slots) else { return };
+            self.checkpoints.take_home(&next.0);
+            destage::write(next, &self.content.layout, &mut self.ops, out);
+        }
+    }
 }
 
 impl UnitStore for Durable {
@@ -329,7 +343,7 @@ impl UnitStore for Durable {
         let Some(op) = self.ops.end(op) else { return };
         let error = result.as_ref().err().copied();
         match (op, error) {
-            (Op::Hole { bytes }, error) => give_back::ended(self, bytes, error, out),
+            (Op::Hole { bytes }, error) => self.end_hole(bytes, error, out),
             (Op::Fetch { job, span }, _) => self.fetched(job, span, result, out),
             (Op::SumPage { page, wanted, tries }, _) => {
                 self.page_read((page, wanted, tries), result, out);
@@ -399,7 +413,7 @@ impl UnitStore for Durable {
             self.seal_batch(body, len, 0, out);
         }
         if self.failed.is_none() {
-            give_back::rest(self, rests, out);
+            self.begin_holes(rests, out);
         }
     }
 

@@ -1,5 +1,11 @@
 //! The limits of a mounted device, and the values that ship.
 
+/// Limit for what one slow operation may hold back, in multiples of [`Tuning::overlay_bytes`]. It
+/// applies to the log behind the first unsettled record, and to payload that went to its slots
+/// before an older one did. The next mount has to keep both in memory. Beyond the limit, jobs wait
+/// as they do for a full ring.
+pub(super) const HELD: u64 = 8;
+
 /// When a write is durable on this device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {

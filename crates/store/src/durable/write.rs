@@ -9,6 +9,7 @@
 use super::format::data_crc;
 use super::job::{Fetch, Kind, Op};
 use super::layout::SLOT_BLOCKS;
+use super::ops::join;
 use super::placement::place_lost;
 use super::record::{Write, WriteMode};
 use super::store::Durable;
@@ -227,22 +228,4 @@ fn body_crc(write: &Write) -> u32 {
         p.each().map(move |b| data_crc(p.sums[b as usize], write.unit, first + b))
     });
     blocks.fold(0, append_block)
-}
-
-/// Joins neighbours into one buffer. There is no copy when they are neighbours in memory as well,
-/// like the slots' shares of one long write.
-pub(super) fn join(parts: Vec<Buf>, out: &mut Effects) -> Buf {
-    let (first, rest) = parts.split_first().expect("a run has a part");
-    let one = rest.iter().try_fold(first.clone(), |all, part| all.followed_by(part));
-    if let Some(one) = one {
-        return one;
-    }
-    let mut whole = out.alloc(parts.iter().map(|p| p.len()).sum());
-    let mut rest = whole.as_mut();
-    for part in &parts {
-        let (here, behind) = rest.split_at_mut(part.len());
-        here.copy_from_slice(part);
-        rest = behind;
-    }
-    whole
 }
