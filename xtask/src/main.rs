@@ -8,6 +8,7 @@ mod bench;
 mod fix;
 mod gate;
 mod header;
+mod kernel;
 mod packages;
 mod patches;
 mod sim;

@@ -7,7 +7,7 @@
 //! lints are built beside them. Unit tests that read a clock run before the system tests.
 
 use crate::steps::{Steps, cargo};
-use crate::{gate, packages, patches, sim, tidy};
+use crate::{gate, kernel, packages, patches, sim, tidy};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
@@ -83,7 +83,7 @@ pub(crate) fn run(args: &TestArgs) -> Result<bool> {
     let parts = if args.parts.is_empty() { &LANDING[..] } else { &args.parts };
     let wanted = |part| parts.contains(&part);
     let mut steps = Steps::default();
-    let (mut built, mut ready) = (Vec::new(), false);
+    let (mut built, mut ready, mut kernel) = (Vec::new(), false, None);
     let first = |steps: &mut Steps| -> Result<()> {
         if wanted(Part::Style) {
             style(steps)?;
@@ -95,7 +95,10 @@ pub(crate) fn run(args: &TestArgs) -> Result<bool> {
     };
     // The programs are downloaded while the code is compiled.
     let install = |steps: &mut Steps| {
-        ready = wanted(Part::System) && programs(steps)?;
+        if wanted(Part::System) {
+            ready = programs(steps)?;
+            kernel = kernel::newer(steps);
+        }
         Ok(())
     };
     steps.beside(first, install)?;
@@ -110,7 +113,8 @@ pub(crate) fn run(args: &TestArgs) -> Result<bool> {
             run_all(steps, &timed)?;
         }
         if wanted(Part::System) && ready {
-            system_tests.iter().try_for_each(|binary| system(steps, binary))?;
+            let kernel = kernel.as_deref();
+            system_tests.iter().try_for_each(|binary| system(steps, binary, kernel))?;
         }
         // They are built in a directory of their own, so no build waits for another one.
         if wanted(Part::Fuzz) {
@@ -309,7 +313,7 @@ fn programs(steps: &mut Steps) -> Result<bool> {
     Ok(there)
 }
 
-fn system(steps: &mut Steps, binary: &Binary) -> Result<()> {
+fn system(steps: &mut Steps, binary: &Binary, kernel: Option<&Path>) -> Result<()> {
     let mut alone = Command::new(&binary.path);
     alone.args(["--test-threads", "1", "--nocapture"]).args(MEASURING);
     let mut others = Command::new(&binary.path);
@@ -317,6 +321,7 @@ fn system(steps: &mut Steps, binary: &Binary) -> Result<()> {
     MEASURING.iter().for_each(|name| _ = others.args(["--skip", name]));
     for (title, mut command) in [("system tests that measure", alone), ("system tests", others)] {
         command.env("GABION_BIN", crate::built(CI, "gabion")).current_dir(&binary.folder);
+        command.envs(kernel.map(|folder| ("GABION_KERNEL", folder)));
         steps.command(title, &mut command)?;
     }
     Ok(())

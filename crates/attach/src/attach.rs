@@ -6,7 +6,7 @@ use crate::local::{self, Served};
 use crate::persist::{self, Lasting};
 use crate::record::{Place, Record};
 use crate::ways::{self, NotTaken, Via};
-use crate::{block, detach, nbd, nvme, serving};
+use crate::{block, detach, nbd, nvme, serving, ublk};
 use admin::exit::{Exit, coded};
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -89,6 +89,11 @@ pub fn run(target: &Target, args: &AttachArgs) -> Result<Exit> {
         bail!("a volume called `{name}` can't be a file: rename it with `gabion volume rename`");
     }
     block::need_root("attach")?;
+    if let Some(place) = serve_again(target, args, name)? {
+        let attached = Attached::of(&place)?.context("it was attached before")?;
+        print(args, &attached, &[])?;
+        return Ok(Exit::Ok);
+    }
     let at = args.at.as_deref().map(mount_point).transpose()?;
     let place = Place::take(name)?;
     let mut new = New { target, args, place: &place, served: None };
@@ -119,15 +124,34 @@ pub fn run(target: &Target, args: &AttachArgs) -> Result<Exit> {
         }
         false => None,
     };
-    if args.json {
-        let not_taken = not_taken.iter().map(|n| Reason { via: n.via.name(), why: &n.why });
-        let done = Done { attached: &attached, not_taken: not_taken.collect() };
-        println!("{}", serde_json::to_string_pretty(&done)?);
-    } else {
-        println!("{}", told(&attached, &not_taken));
+    print(args, &attached, &not_taken)?;
+    if !args.json {
         lasting.iter().for_each(|line| println!("{line}"));
     }
     Ok(Exit::Ok)
+}
+
+/// Prints the result.
+fn print(args: &AttachArgs, attached: &Attached, not_taken: &[NotTaken]) -> Result<()> {
+    if args.json {
+        let not_taken = not_taken.iter().map(|n| Reason { via: n.via.name(), why: &n.why });
+        let done = Done { attached, not_taken: not_taken.collect() };
+        println!("{}", serde_json::to_string_pretty(&done)?);
+    } else {
+        println!("{}", told(attached, not_taken));
+    }
+    Ok(())
+}
+
+/// Starts the process of a volume again that is attached by ublk, if the process has died. Its disk
+/// has waited, and goes on.
+fn serve_again(target: &Target, args: &AttachArgs, name: &str) -> Result<Option<Place>> {
+    let Ok(place) = Place::find(name) else { return Ok(None) };
+    let record = place.record()?.filter(|record| record.via == Via::Ublk.name());
+    let Some(record) = record.filter(|_| place.process().is_none()) else { return Ok(None) };
+    let device = ublk::attach(&place, &mdms(target)?, args.client.as_deref())?;
+    place.keep(&Record { device, ..record })?;
+    Ok(Some(place))
 }
 
 /// Creates the mount point, and returns its full path.
@@ -173,7 +197,10 @@ impl New<'_> {
     fn open_by(&mut self, via: Via) -> Result<Record> {
         let (mut connection, mut read_only) = (None, None);
         let device = match via {
-            Via::Ublk => bail!("this version of gabion can't do it"),
+            Via::Ublk => {
+                let client = self.args.client.as_deref();
+                ublk::attach(self.place, &mdms(self.target)?, client)?
+            }
             Via::Nvme => {
                 let (device, made) = nvme::attach(self.served()?)?;
                 connection = Some(made);

@@ -67,17 +67,17 @@ impl Name {
         Ok(Name::given(name))
     }
 
-    /// Returns the name that the user gave, or the fixed name of this host for this volume. With a
-    /// fixed name, a new process replaces the previous one, and the requests of the previous one
-    /// can't take effect later (R8).
-    pub(crate) fn of_volume(given: Option<&str>, volume: &str) -> Result<Name> {
+    /// Returns the name that the user gave, or the fixed name of this host for this volume and this
+    /// command. With a fixed name, a new process replaces the previous one, and the requests of the
+    /// previous one can't take effect later (R8).
+    pub(crate) fn of_volume(given: Option<&str>, volume: &str, command: &str) -> Result<Name> {
         let Some(name) = given else {
             let skip = volume.len().saturating_sub(NAMED);
-            let mark = format!("-vhost-{}", volume.get(skip..).unwrap_or_default());
+            let mark = format!("-{command}-{}", volume.get(skip..).unwrap_or_default());
             let text = || {
                 format!(
-                    "another process serves {volume} to virtual machines here: end that one, or \
-                     give this one a name of its own (--client)"
+                    "another `gabion {command}` serves {volume} here: end that one, or give this \
+                     one a name of its own (--client)"
                 )
             };
             let held = HeldName::of_host(&mark)?;

@@ -5,7 +5,7 @@
 use crate::nvme::Connection;
 use crate::record::Place;
 use crate::ways::Via;
-use crate::{block, holders, nbd, nvme, persist};
+use crate::{block, holders, nbd, nvme, persist, ublk};
 use admin::exit::{Exit, coded};
 use anyhow::{Context, Result};
 use clap::Args;
@@ -107,6 +107,14 @@ pub(crate) fn undo(place: &Place) -> Result<()> {
                 return Err(elsewhere(&device));
             }
         }
+        Some(Device::Ublk(device)) => {
+            if device.path().exists() {
+                release(&device.path())?;
+            }
+            // It removes the device.
+            end_process(place)?;
+            device.remove()?;
+        }
         Some(Device::Nvme(device, connection)) => {
             // If the volume was unmapped, only the connection is left.
             let _claim = device.as_deref().map(claim).transpose()?;
@@ -136,6 +144,7 @@ fn end_process(place: &Place) -> Result<()> {
 enum Device {
     Loop(PathBuf),
     Nbd(PathBuf),
+    Ublk(ublk::Device),
     Nvme(Option<PathBuf>, Connection),
 }
 
@@ -144,6 +153,9 @@ enum Device {
 fn device(place: &Place) -> Result<Option<Device>> {
     if let Some(device) = nbd::device(&place.name) {
         return Ok(Some(Device::Nbd(device)));
+    }
+    if let Some(device) = ublk::device(place)? {
+        return Ok(Some(Device::Ublk(device)));
     }
     if let Some(connection) = place.record()?.and_then(|record| record.connection) {
         return Ok(Some(Device::Nvme(nvme::device(&connection.uuid), connection)));
@@ -180,7 +192,7 @@ fn elsewhere(device: &Path) -> anyhow::Error {
 
 /// Returns an error if a process uses the device or a mount of it, so that the volume is not half
 /// detached.
-fn check_unused(device: &Path) -> Result<()> {
+pub(crate) fn check_unused(device: &Path) -> Result<()> {
     let on_top = block::on_top(device);
     if !on_top.is_empty() {
         let text = format!(

@@ -9,15 +9,16 @@
 //! | `ways` | the methods of attachment, and why one can't be used |
 //! | `local` | where data clients of this machine serve a volume |
 //! | `nbd`, `nvme` | devices of the kernel's NBD and NVMe/TCP clients |
+//! | `ublk` | disks of the kernel's user-space block driver |
 //! | `serving` | starts the process that serves a volume, or keeps it connected |
 //! | `block`, `content`, `holders` | devices and mounts; a volume's content; users of a device |
 //! | `record` | the attached volumes |
 //! | `attach`, `detach`, `list`, `persist` | the commands |
 //! | `vhost` | disks of virtual machines |
 //!
-//! With NVMe and NBD, the kernel sends requests to the data client of this machine. With FUSE, a
-//! process of its own serves the volume, `gabion mount`, which is a data client; the kernel's loop
-//! driver makes the file in it a block device.
+//! With NVMe and NBD, the kernel sends requests to the data client of this machine. With ublk and
+//! FUSE, a process of its own serves the volume, `gabion ublk` or `gabion mount`, which is a data
+//! client. The kernel's loop driver makes a file of FUSE a block device.
 #![forbid(unsafe_code)]
 
 mod attach;
@@ -38,6 +39,7 @@ mod record;
 mod request;
 mod serve;
 mod serving;
+mod ublk;
 mod vhost;
 mod ways;
 
@@ -45,4 +47,5 @@ pub use attach::{AttachArgs, run as attach};
 pub use detach::{DetachArgs, run as detach};
 pub use mount::{MountArgs, run as mount};
 pub use nbd::keep::{NbdArgs, run as nbd};
+pub use ublk::{UblkArgs, run as ublk};
 pub use vhost::{VhostArgs, run as vhost};

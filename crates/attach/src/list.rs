@@ -59,6 +59,7 @@ fn served_by(one: &Attached) -> String {
     match one.pid {
         Some(pid) => format!("pid {pid}"),
         None if one.via == Via::Nvme.name() => "the kernel".into(),
+        None if one.via == Via::Ublk.name() => "nobody: `gabion attach`".into(),
         None => "nobody: `gabion detach`".into(),
     }
 }

@@ -3,7 +3,8 @@
 //! | file | content |
 //! |---|---|
 //! | `volumes/NAME` | the volume as a file, as long as it is served (FUSE) |
-//! | `pid` | the process that serves it (FUSE), or keeps it connected (NBD) |
+//! | `pid` | the process that serves it (FUSE, ublk), or keeps it connected (NBD) |
+//! | `ublk` | the device of the kernel's user-space block driver |
 //! | `log` | the output of that process |
 //! | `attached.toml` | the [`Record`], as soon as the device exists |
 //!
@@ -141,6 +142,11 @@ impl Place {
     /// Returns the file of the serving process's id.
     pub(crate) fn pid_file(&self) -> PathBuf {
         self.folder.join("pid")
+    }
+
+    /// Returns the file of the number that the kernel's user-space block driver gave the device.
+    pub(crate) fn ublk_file(&self) -> PathBuf {
+        self.folder.join("ublk")
     }
 
     /// Returns the serving process's log.

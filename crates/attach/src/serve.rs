@@ -65,7 +65,7 @@ struct Woken {
     stop: bool,
 }
 
-fn errno(error: BlockError) -> Errno {
+pub(crate) fn errno(error: BlockError) -> Errno {
     match error {
         BlockError::NoSuchVolume => Errno::NXIO,
         BlockError::ReadOnly => Errno::ROFS,

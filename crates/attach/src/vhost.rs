@@ -85,7 +85,7 @@ fn listen(args: &VhostArgs) -> Result<Listening> {
 /// Runs `gabion vhost`.
 pub fn run(target: &Target, args: &VhostArgs) -> Result<Exit> {
     let mdm = target.mdms()?;
-    let name = Name::of_volume(args.client.as_deref(), &args.volume)?;
+    let name = Name::of_volume(args.client.as_deref(), &args.volume, "vhost")?;
     let mut client = Client::open(&mdm, name)?;
     let volume = client.find(&args.volume)?;
     let (mut stop, signals) = UnixStream::pair().context("can't make a pair of sockets")?;

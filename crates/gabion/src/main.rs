@@ -90,6 +90,9 @@ enum Command {
     /// Keep a device of the kernel's NBD client connected; `attach` starts it
     #[command(hide = true)]
     Nbd(attach::NbdArgs),
+    /// Serve a volume as a disk (`gabion attach` starts this)
+    #[command(hide = true)]
+    Ublk(attach::UblkArgs),
     /// Give a volume to virtual machines as a disk (vhost-user-blk)
     Vhost(attach::VhostArgs),
     /// Inspect one device without a cluster: show its content, verify it, export a volume
@@ -186,6 +189,7 @@ fn run(cli: &Cli) -> Result<Exit> {
         Command::Detach(args) => attach::detach(args),
         Command::Mount(args) => attach::mount(target, args),
         Command::Nbd(args) => attach::nbd(args),
+        Command::Ublk(args) => attach::ublk(target, args),
         Command::Vhost(args) => attach::vhost(target, args),
         Command::Inspect(args) => inspect::run(target, args),
         Command::Domain(command) => objects::domain(target, command),

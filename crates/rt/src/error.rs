@@ -119,6 +119,9 @@ pub enum RtError {
         /// The reason.
         why: String,
     },
+    /// The kernel's user-space block driver lacks what this program needs.
+    #[error("the kernel's user-space block driver (ublk) is older than Linux 6.5")]
+    OldUblk,
     /// The thread can't be pinned.
     #[error("can't stay on core {core}: {source}; choose one of `taskset -p $$`, or don't pin")]
     Pin {

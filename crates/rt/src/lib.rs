@@ -5,7 +5,8 @@
 //! state; other threads reach it only through [`Stop`]. [`seam::contract`] lists what a driver
 //! promises to a node, and tests it. An [`OfflineDevice`] is a single device without a shard, for
 //! tools. A [`HeldName`] is the name that a process gives its client. A [`SharedMemory`] is memory
-//! that this process shares with others, and a [`Listening`] is a socket beside those of a shard.
+//! that this process shares with others, and a [`Listening`] is a socket beside those of a shard. A
+//! [`Ublk`] is a disk of the kernel that this process serves.
 //!
 //! ```no_run
 //! # fn run<N: seam::Node>(mut node: N) -> Result<(), rt::RtError> {
@@ -39,6 +40,7 @@ mod shared;
 mod signal;
 mod sys;
 mod table;
+mod ublk;
 
 pub use clock::now;
 pub use config::{Backend, Config, DiskSpec, ListenAddr, Listener, Seat};
@@ -50,3 +52,4 @@ pub use reactor::Reactor;
 pub use run::Shard;
 pub use shared::SharedMemory;
 pub use signal::Stop;
+pub use ublk::{Ublk, UblkDisk, UblkOp, UblkRequest};

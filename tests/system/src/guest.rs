@@ -9,6 +9,7 @@
 use crate::{Folder, tool, wait};
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -55,8 +56,7 @@ const MEMORY_MIB: u32 = 512;
 #[derive(Debug)]
 pub struct Guest {
     folder: Folder,
-    kernel: PathBuf,
-    release: String,
+    kernel: Kernel,
     /// The files of its root file system, by path.
     files: BTreeMap<PathBuf, Vec<u8>>,
     /// Modules in the order in which they are loaded.
@@ -67,19 +67,14 @@ impl Guest {
     /// Creates a machine with these programs and these kernel modules. Returns `None` if a package
     /// is not installed.
     pub fn new(programs: &[&str], modules: &[&str]) -> Result<Option<Guest>> {
-        let Some((kernel, release)) = kernel()? else { return Ok(None) };
+        let Some(kernel) = Kernel::newest() else { return Ok(None) };
         let programs: Vec<PathBuf> = programs.iter().map(PathBuf::from).collect();
         let needed = programs.iter().map(PathBuf::as_path).chain([QEMU, BUSYBOX].map(Path::new));
         if needed.into_iter().any(|program| !program.exists()) {
             return Ok(None);
         }
-        let mut guest = Guest {
-            folder: Folder::new()?,
-            kernel,
-            release,
-            files: BTreeMap::new(),
-            modules: Vec::new(),
-        };
+        let mut guest =
+            Guest { folder: Folder::new()?, kernel, files: BTreeMap::new(), modules: Vec::new() };
         guest.add(Path::new(BUSYBOX))?;
         for program in programs {
             for library in libraries(&program)? {
@@ -88,20 +83,27 @@ impl Guest {
             guest.add(&program)?;
         }
         for name in modules {
-            for module in module_files(name, &guest.release)? {
-                if !guest.modules.contains(&module) {
-                    guest.add(&module)?;
-                    guest.modules.push(module);
-                }
-            }
+            guest.add_module(name)?;
         }
         Ok(Some(guest))
     }
 
+    /// Adds a kernel module, and those that it needs. An error: the kernel does not have it.
+    pub fn add_module(&mut self, name: &str) -> Result<()> {
+        for module in self.kernel.modules(name)? {
+            let inside = module.with_extension("").with_extension("ko");
+            if !self.modules.contains(&inside) {
+                self.files.insert(inside.clone(), plain(&module)?);
+                self.modules.push(inside);
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the configuration with which its kernel was built.
     pub fn configuration(&self) -> Result<String> {
-        let path = format!("/boot/config-{}", self.release);
-        fs::read_to_string(&path).with_context(|| format!("no {path}"))
+        let path = self.kernel.boot_file("config");
+        fs::read_to_string(&path).with_context(|| format!("no {}", path.display()))
     }
 
     /// Adds a file of the host under its own path.
@@ -150,11 +152,12 @@ impl Guest {
         fs::write(&root, archive(&files))?;
         let mut command = Command::new(QEMU);
         command
-            .args(["-accel", "tcg", "-cpu", "max", "-nodefaults"])
+            // QEMU 7.2 damages a register at cmpxchg16b, and Linux 6.12 stops at once.
+            .args(["-accel", "tcg", "-cpu", "max,-cx16", "-nodefaults"])
             .args(["-smp", "2", "-m", &format!("{MEMORY_MIB}M"), "-display", "none"])
             .args(["-serial", "stdio", "-no-reboot", "-nic", "user,model=virtio-net-pci"])
             .arg("-kernel")
-            .arg(&self.kernel)
+            .arg(self.kernel.boot_file("vmlinuz"))
             .arg("-initrd")
             .arg(&root)
             .args(["-append", ARGUMENTS])
@@ -221,18 +224,60 @@ impl Drop for Running {
     }
 }
 
-/// Returns the newest cloud kernel, and its release.
-fn kernel() -> Result<Option<(PathBuf, String)>> {
-    let mut found = BTreeSet::new();
-    for entry in fs::read_dir("/boot").into_iter().flatten() {
-        let name = entry?.file_name();
-        let release = name.to_str().and_then(|name| name.strip_prefix(KERNEL.0));
-        found.extend(release.filter(|release| release.ends_with(KERNEL.1)).map(str::to_owned));
+/// A cloud kernel of Debian, installed or unpacked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Kernel {
+    /// The folder that its files are below.
+    root: PathBuf,
+    release: String,
+}
+
+impl Kernel {
+    /// Returns the newest kernel: an installed one, or one that was unpacked below the folder in
+    /// the variable `GABION_KERNEL`.
+    fn newest() -> Option<Kernel> {
+        let roots = std::env::var_os("GABION_KERNEL").into_iter().map(PathBuf::from);
+        let all = roots.chain(["/".into()]).flat_map(|root: PathBuf| {
+            let entries = fs::read_dir(root.join("boot")).into_iter().flatten().flatten();
+            entries.filter_map(move |entry| {
+                let name = entry.file_name();
+                let release = name.to_str()?.strip_prefix(KERNEL.0)?;
+                let kernel = Kernel { root: root.clone(), release: release.to_owned() };
+                release.ends_with(KERNEL.1).then_some(kernel)
+            })
+        });
+        all.max_by_key(|kernel| {
+            let numbers = kernel.release.split(|c: char| !c.is_ascii_digit());
+            numbers.filter_map(|number| number.parse().ok()).collect::<Vec<u32>>()
+        })
     }
-    Ok(found.pop_last().map(|release| {
-        let path = Path::new("/boot").join(format!("{}{release}", KERNEL.0));
-        (path, release)
-    }))
+
+    fn boot_file(&self, name: &str) -> PathBuf {
+        self.root.join("boot").join(format!("{name}-{}", self.release))
+    }
+
+    /// Returns the files of a module and of those that it needs, in the order of loading.
+    fn modules(&self, name: &str) -> Result<Vec<PathBuf>> {
+        let root = self.root.as_os_str();
+        let options = [OsStr::new("-d"), root, OsStr::new("-S"), OsStr::new(&self.release)];
+        let asked = [OsStr::new("--show-depends"), OsStr::new(name)];
+        let listed = tool("modprobe", [&options[..], &asked[..]].concat())?.ok()?;
+        let path = |line: &str| line.strip_prefix("insmod ").map(|path| PathBuf::from(path.trim()));
+        if !listed.contains("insmod") && !listed.contains("builtin") {
+            bail!("no module {name}: {listed}");
+        }
+        Ok(listed.lines().filter_map(path).collect())
+    }
+}
+
+/// Returns the content of a module's file, which may be compressed.
+fn plain(module: &Path) -> Result<Vec<u8>> {
+    if module.extension() != Some(OsStr::new("xz")) {
+        return fs::read(module).with_context(|| format!("no {}", module.display()));
+    }
+    let out = Command::new("xz").arg("-dc").arg(module).output().context("can't run xz")?;
+    ensure!(out.status.success(), "can't unpack {}", module.display());
+    Ok(out.stdout)
 }
 
 /// Returns the libraries that a program is linked with, and its loader.
@@ -245,16 +290,6 @@ fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
     let found: Vec<PathBuf> = linked.lines().filter_map(path).collect();
     ensure!(!found.is_empty(), "{} has no libraries: {linked}", program.display());
     Ok(found)
-}
-
-/// Returns the files of a module and of those that it needs, in the order of loading.
-fn module_files(name: &str, release: &str) -> Result<Vec<PathBuf>> {
-    let listed = tool("modprobe", ["-S", release, "--show-depends", name])?.ok()?;
-    let path = |line: &str| line.strip_prefix("insmod ").map(|path| PathBuf::from(path.trim()));
-    if !listed.contains("insmod") && !listed.contains("builtin") {
-        bail!("no module {name}: {listed}");
-    }
-    Ok(listed.lines().filter_map(path).collect())
 }
 
 /// Returns files as an archive that the kernel unpacks: cpio, format "newc".

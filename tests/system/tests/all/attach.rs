@@ -565,3 +565,67 @@ fn linux_attaches_by_nbd_and_nvme_and_a_killed_data_client_is_no_error() {
         Ok(())
     });
 }
+
+/// A script for Linux with ublk, in which GABION is the program.
+const UBLK: &str = r#"
+told() { cat /run/gabion/attach/vol1/log; dmesg | tail -30; }
+GABION attach vol1 --fs ext4 --at /mnt && echo '=== attached' || told
+echo "=== link $(readlink /dev/gabion/vol1)"
+cat /sys/block/ublkb0/queue/logical_block_size /sys/block/ublkb0/queue/write_cache
+echo '=== writing'; fill a 4; echo '=== written'
+check a && echo '=== whole'
+rm /mnt/a1; sync; fstrim /mnt && echo '=== trimmed'
+kill $(cat /run/gabion/attach/vol1/pid | tr -d -c '0-9 ' | cut -d' ' -f1); sleep 1
+GABION attach --list | grep -q pid && echo '=== kept'
+# The process dies under load. The writes wait, and go on when another process serves the disk.
+fill b 4 & filling=$!
+sleep 0.5; kill -9 $(pidof gabion); sleep 1
+GABION attach --list
+GABION attach vol1 && echo '=== again' || told
+wait $filling; echo '=== filled'
+check b && [ "$(md5sum </mnt/a2)" = "$(cat /run/a2)" ] && echo '=== all'
+(cd /mnt; GABION detach vol1); echo "=== refused $?"
+GABION detach vol1 && echo '=== detached' || told
+[ ! -e /dev/ublkb0 ] && [ ! -e /dev/ublkc0 ] && [ ! -e /dev/gabion/vol1 ] && echo '=== gone'
+# Cut off before it is recorded: the next attempt takes the orphan over, or removes it.
+GABION attach vol1 --via ublk && kill -9 $(pidof gabion); sleep 1
+GABION detach vol1 && [ ! -e /dev/ublkc0 ] && echo '=== removed' || told
+GABION attach vol2 --via ublk && echo '=== reading'; dd if=/dev/urandom of=/dev/gabion/vol2 bs=4k count=1
+GABION attach --list; GABION detach vol2; echo "=== end $?"
+dmesg | grep -i -E 'error|ublk' | tail -40
+"#;
+
+/// The kernel's user-space block driver, in a machine. The process that serves the disk is killed
+/// under load, and nothing is lost.
+#[test]
+fn linux_attaches_by_ublk_and_a_killed_server_is_no_error() {
+    const PATIENCE: std::time::Duration = secs(200);
+    case(|| {
+        let Some((mut guest, folder)) = machine()? else { return Ok(()) };
+        if guest.add_module("ublk_drv").is_err() {
+            return leave_out("disks by ublk: the newest cloud kernel here has no module ublk_drv");
+        }
+        let volumes = &["vol1:256MiB", "vol2:16MiB"];
+        let cluster =
+            Cluster::start(&Options { volumes, device: "file:1GiB", ..Options::default() })?;
+        let mdm = cluster.status()?["mdm"][0]["address"].as_str().context("an MDM")?.to_owned();
+        let script = UBLK.replace("GABION", text(&folder.join("gabion")));
+        let on = guest.boot(&format!("export GABION_MDM={mdm}\n{script}"))?;
+        on.wait("attached", PATIENCE)?;
+        let link = on.wait("link", PATIENCE)?;
+        ensure!(link == "/dev/ublkb0", "{}", on.said());
+        for mark in ["whole", "trimmed", "kept", "again", "filled", "all"] {
+            ensure!(on.wait(mark, PATIENCE).is_ok(), "no `{mark}`:\n{}", on.said());
+        }
+        let refused = on.wait("refused", PATIENCE)?;
+        ensure!(refused == "6", "{}", on.said());
+        for mark in ["detached", "gone", "removed", "reading"] {
+            ensure!(on.wait(mark, PATIENCE).is_ok(), "no `{mark}`:\n{}", on.said());
+        }
+        ensure!(on.wait("end", PATIENCE)? == "0", "{}", on.said());
+        let said = on.end(PATIENCE)?;
+        ensure!(said.contains("Attached by ublk."), "{said}");
+        ensure!(!said.contains("I/O error"), "{said}");
+        Ok(())
+    });
+}
