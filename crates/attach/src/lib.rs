@@ -9,6 +9,7 @@
 //! | `ways` | the methods of attachment, and why one can't be used |
 //! | `local` | where data clients of this machine serve a volume |
 //! | `nbd`, `nvme` | devices of the kernel's NBD and NVMe/TCP clients |
+//! | `keys` | the keys with which this host and a data client authenticate by NVMe/TCP |
 //! | `serving` | starts the process that serves a volume, or keeps it connected |
 //! | `block`, `content`, `holders` | devices and mounts; a volume's content; users of a device |
 //! | `record` | the attached volumes |
@@ -28,6 +29,7 @@ mod detach;
 mod folder;
 mod fuse;
 mod holders;
+mod keys;
 mod list;
 mod local;
 mod mount;
