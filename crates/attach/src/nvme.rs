@@ -21,6 +21,8 @@ use std::time::Duration;
 
 /// The kernel's file for new connections.
 const FABRICS: &str = "/dev/nvme-fabrics";
+/// The kernel's list of its own names.
+const SYMBOLS: &str = "/proc/kallsyms";
 /// The folder of all connections.
 const CONTROLLERS: &str = "/sys/class/nvme";
 /// The files by which nvme-cli names this host.
@@ -106,12 +108,6 @@ fn host() -> Vec<(&'static str, String)> {
     both.filter(|all| all.iter().all(|(_, value)| !value.is_empty())).unwrap_or_default()
 }
 
-/// Returns the options of connections that the kernel lists. Kernels before 5.17 list none, and
-/// have no authentication.
-fn known_options() -> String {
-    fs::read_to_string(FABRICS).unwrap_or_default()
-}
-
 /// Makes a connection, and returns its name.
 fn connect(at: SocketAddr, subsystem: &str, keys: &Keys) -> Result<String> {
     let file = File::options().read(true).write(true).open(FABRICS);
@@ -156,7 +152,9 @@ fn connected(served: &Served, keys: &Keys) -> Result<(String, bool)> {
 /// Makes a volume a device. Returns the device, and the connection.
 pub(crate) fn attach(served: &Served, keys: &Keys) -> Result<(PathBuf, Connection)> {
     if !keys.is_empty() {
-        keys.need_kernel(&known_options())?;
+        // Kernels before 5.17 list no options, and have no authentication.
+        let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
+        keys.need_kernel(&read(FABRICS), &read(SYMBOLS))?;
     }
     let _lock = lock()?;
     let (controller, new) = connected(served, keys)?;
