@@ -496,8 +496,8 @@ dmesg | grep -i -E 'error|nbd|nvme' | tail -40
 "#;
 
 /// What follows [`SCRIPT`] while the data client begins to ask for keys. NQN is the machine's name;
-/// KEY, OWN and WRONG are its key, that of the data client, and one of nobody. PROVES is true if its
-/// kernel can authenticate.
+/// KEY, OWN and WRONG are its key, that of the data client, and one of nobody. PROVES is true if
+/// its kernel can authenticate.
 const KEYED: &str = r#"
 mkdir -p /etc/nvme; echo NQN >/etc/nvme/hostnqn; echo NQN | sed 's/.*://' >/etc/nvme/hostid
 umask 077; echo KEY >/run/key; echo OWN >/run/own; echo WRONG >/run/wrong
