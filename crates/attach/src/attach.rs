@@ -1,6 +1,7 @@
 //! `gabion attach`: makes a volume a block device of this machine, and optionally mounts it.
 
 use crate::content::{self, Content, Fs, Step};
+use crate::keys::{KeyArgs, Keys};
 use crate::list::{self, Attached};
 use crate::local::{self, Served};
 use crate::persist::{self, Lasting};
@@ -53,8 +54,11 @@ pub struct AttachArgs {
     /// HOST-mount-N]
     #[arg(long, value_name = "SDC")]
     client: Option<String>,
+    #[command(flatten)]
+    keys: KeyArgs,
     /// List the volumes that are attached to this machine
-    #[arg(long, conflicts_with_all = ["volume", "fs", "at", "via", "persist", "client"])]
+    #[arg(long, conflicts_with_all = ["volume", "fs", "at", "via", "persist", "client",
+        "nvme_secret", "nvme_ctrl_secret"])]
     list: bool,
     /// Print JSON
     #[arg(long)]
@@ -88,15 +92,17 @@ pub fn run(target: &Target, args: &AttachArgs) -> Result<Exit> {
     if [".", ".."].contains(&name) {
         bail!("a volume called `{name}` can't be a file: rename it with `gabion volume rename`");
     }
+    let via = args.keys.via(args.via)?;
     block::need_root("attach")?;
     if let Some(place) = serve_again(target, args, name)? {
         let attached = Attached::of(&place)?.context("it was attached before")?;
         print(args, &attached, &[])?;
         return Ok(Exit::Ok);
     }
+    let keys = args.keys.read()?;
     let at = args.at.as_deref().map(mount_point).transpose()?;
     let place = Place::take(name)?;
-    let mut new = New { target, args, place: &place, served: None };
+    let mut new = New { target, args, via, keys: &keys, place: &place, served: None };
     let made = new.open().and_then(|(record, not_taken)| {
         new.mount(&record, at.as_deref())?;
         Ok((record, not_taken))
@@ -118,6 +124,7 @@ pub fn run(target: &Target, args: &AttachArgs) -> Result<Exit> {
                 mdm: mdms(target)?,
                 via: &record.via,
                 client: args.client.as_deref(),
+                keys: keys.words().collect(),
                 at: at.as_deref(),
             };
             Some(persist::install(&args.root, &lasting)?)
@@ -175,6 +182,9 @@ fn mount_point(at: &Path) -> Result<PathBuf> {
 struct New<'a> {
     target: &'a Target,
     args: &'a AttachArgs,
+    /// The only method to try; by default, the best one that works.
+    via: Option<Via>,
+    keys: &'a Keys,
     place: &'a Place,
     /// Where data clients of this machine serve it, once that was asked.
     served: Option<Served>,
@@ -183,7 +193,7 @@ struct New<'a> {
 impl New<'_> {
     /// Makes a device with the best method that works.
     fn open(&mut self) -> Result<(Record, Vec<NotTaken>)> {
-        let (record, not_taken) = ways::take(self.args.via, |via| {
+        let (record, not_taken) = ways::take(self.via, |via| {
             self.open_by(via).inspect_err(|_| {
                 if let Err(left) = detach::undo(self.place) {
                     eprintln!("warning: a part of the attempt by {} is left: {left:#}", via.name());
@@ -195,14 +205,14 @@ impl New<'_> {
     }
 
     fn open_by(&mut self, via: Via) -> Result<Record> {
-        let (mut connection, mut read_only) = (None, None);
+        let (mut connection, mut read_only, keys) = (None, None, self.keys);
         let device = match via {
             Via::Ublk => {
                 let client = self.args.client.as_deref();
                 ublk::attach(self.place, &mdms(self.target)?, client)?
             }
             Via::Nvme => {
-                let (device, made) = nvme::attach(self.served()?)?;
+                let (device, made) = nvme::attach(self.served()?, keys)?;
                 connection = Some(made);
                 device
             }

@@ -10,6 +10,7 @@
 //! | `local` | where data clients of this machine serve a volume |
 //! | `nbd`, `nvme` | devices of the kernel's NBD and NVMe/TCP clients |
 //! | `ublk` | disks of the kernel's user-space block driver |
+//! | `keys` | the keys with which this host and a data client authenticate by NVMe/TCP |
 //! | `serving` | starts the process that serves a volume, or keeps it connected |
 //! | `block`, `content`, `holders` | devices and mounts; a volume's content; users of a device |
 //! | `record` | the attached volumes |
@@ -29,6 +30,7 @@ mod detach;
 mod folder;
 mod fuse;
 mod holders;
+mod keys;
 mod list;
 mod local;
 mod mount;

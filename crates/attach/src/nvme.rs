@@ -5,6 +5,7 @@
 //! made is used, too, and stays.
 
 use crate::block;
+use crate::keys::Keys;
 use crate::local::{self, Served};
 use crate::record::Place;
 use anyhow::{Context, Result, bail};
@@ -20,6 +21,8 @@ use std::time::Duration;
 
 /// The kernel's file for new connections.
 const FABRICS: &str = "/dev/nvme-fabrics";
+/// The kernel's list of its own names.
+const SYMBOLS: &str = "/proc/kallsyms";
 /// The folder of all connections.
 const CONTROLLERS: &str = "/sys/class/nvme";
 /// The files by which nvme-cli names this host.
@@ -81,8 +84,9 @@ fn lock() -> Result<File> {
     Ok(file)
 }
 
-/// Returns the options of a new connection. `host`: the options that name this host.
-fn options(at: SocketAddr, subsystem: &str, host: &[(&str, String)]) -> String {
+/// Returns the options of a new connection. `host`: the options that name this host. They contain
+/// the keys, so they must not be shown.
+fn options(at: SocketAddr, subsystem: &str, host: &[(&str, String)], keys: &Keys) -> String {
     let mut text = format!(
         "transport=tcp,traddr={},trsvcid={},nqn={subsystem},nr_io_queues=2,ctrl_loss_tmo=-1,\
          reconnect_delay=1",
@@ -90,6 +94,7 @@ fn options(at: SocketAddr, subsystem: &str, host: &[(&str, String)]) -> String {
         at.port()
     );
     host.iter().for_each(|(key, value)| text += &format!(",{key}={value}"));
+    keys.append_to(&mut text);
     text
 }
 
@@ -104,11 +109,12 @@ fn host() -> Vec<(&'static str, String)> {
 }
 
 /// Makes a connection, and returns its name.
-fn connect(at: SocketAddr, subsystem: &str) -> Result<String> {
+fn connect(at: SocketAddr, subsystem: &str, keys: &Keys) -> Result<String> {
     let file = File::options().read(true).write(true).open(FABRICS);
     let mut file = file.with_context(|| format!("can't open {FABRICS}"))?;
-    file.write_all(options(at, subsystem, &host()).as_bytes())
-        .with_context(|| format!("the kernel can't connect to {at} by NVMe/TCP"))?;
+    if let Err(why) = file.write_all(options(at, subsystem, &host(), keys).as_bytes()) {
+        bail!("the kernel can't connect to {at} by NVMe/TCP: {why}. {}", keys.advice());
+    }
     let mut told = String::new();
     file.read_to_string(&mut told).context("the kernel does not tell what it has made")?;
     let number = told.trim().split(',').find_map(|field| field.strip_prefix("instance="));
@@ -116,11 +122,12 @@ fn connect(at: SocketAddr, subsystem: &str) -> Result<String> {
 }
 
 /// Returns the connection to the cluster, and true if it is new.
-fn connected(served: &Served) -> Result<(String, bool)> {
+fn connected(served: &Served, keys: &Keys) -> Result<(String, bool)> {
     let portals = local::need(&served.nvme, "NVMe/TCP", "nvme")?;
     let mine = |c: &Controller| c.subsystem == served.subsystem;
     let there: Vec<Controller> = controllers().into_iter().filter(mine).collect();
     if let Some(here) = there.iter().find(|c| portals.iter().any(|at| c.is_at(*at))) {
+        keys.need_same(&Path::new(CONTROLLERS).join(&here.name))?;
         return Ok((here.name.clone(), false));
     }
     if let Some(other) = there.first() {
@@ -134,7 +141,7 @@ fn connected(served: &Served) -> Result<(String, bool)> {
     }
     let mut why = Vec::new();
     for at in portals {
-        match connect(*at, &served.subsystem) {
+        match connect(*at, &served.subsystem, keys) {
             Ok(name) => return Ok((name, true)),
             Err(error) => why.push(format!("{error:#}")),
         }
@@ -143,9 +150,14 @@ fn connected(served: &Served) -> Result<(String, bool)> {
 }
 
 /// Makes a volume a device. Returns the device, and the connection.
-pub(crate) fn attach(served: &Served) -> Result<(PathBuf, Connection)> {
+pub(crate) fn attach(served: &Served, keys: &Keys) -> Result<(PathBuf, Connection)> {
+    if !keys.is_empty() {
+        // Kernels before 5.17 list no options, and have no authentication.
+        let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
+        keys.need_kernel(&read(FABRICS), &read(SYMBOLS))?;
+    }
     let _lock = lock()?;
-    let (controller, new) = connected(served)?;
+    let (controller, new) = connected(served, keys)?;
     let mut connection = Connection { controller, ours: new, uuid: served.uuid.clone() };
     let mut found = None;
     block::wait(PATIENCE, || {
@@ -218,7 +230,8 @@ mod tests {
     #[test]
     fn a_connection_never_gives_up_and_names_its_host() {
         let at = "127.0.0.1:4420".parse().unwrap();
-        let told = options(at, "nqn.x", &[("hostnqn", "nqn.h".into()), ("hostid", "1".into())]);
+        let host = [("hostnqn", "nqn.h".into()), ("hostid", "1".into())];
+        let told = options(at, "nqn.x", &host, &Keys::default());
         assert_eq!(
             told,
             "transport=tcp,traddr=127.0.0.1,trsvcid=4420,nqn=nqn.x,nr_io_queues=2,\

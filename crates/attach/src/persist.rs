@@ -19,6 +19,8 @@ pub(crate) struct Lasting<'a> {
     pub(crate) via: &'a str,
     /// The client's name, if it has one.
     pub(crate) client: Option<&'a str>,
+    /// The options that name the files of keys, which have to be there at the next boot.
+    pub(crate) keys: Vec<&'a str>,
     /// The folder to mount over.
     pub(crate) at: Option<&'a Path>,
 }
@@ -46,10 +48,11 @@ fn word(text: &str) -> String {
 
 /// Returns the unit's text. `binary`: this program.
 fn unit(lasting: &Lasting<'_>, binary: &str) -> String {
-    let Lasting { volume, mdm, via, client, at } = lasting;
+    let Lasting { volume, mdm, via, client, keys, at } = lasting;
     let at = at.map(|at| at.to_string_lossy());
     let mut start = vec!["attach", volume, "--mdm", mdm, "--via", via];
     start.extend(client.iter().flat_map(|client| ["--client", client]));
+    start.extend(keys);
     start.extend(at.iter().flat_map(|at| ["--at", at]));
     let line = |words: &[&str]| {
         let all = std::iter::once(binary).chain(words.iter().copied());
@@ -132,13 +135,15 @@ mod tests {
         let lasting = Lasting {
             volume: "vol-1",
             mdm: "10.0.0.1:7001,10.0.0.2:7001".into(),
-            via: "fuse",
+            via: "nvme",
             client: None,
+            keys: vec!["--nvme-secret", "/etc/nvme/key"],
             at: Some(Path::new("/mnt/a 100%")),
         };
         let text = unit(&lasting, "/usr/bin/gabion");
         let start = "ExecStart=\"/usr/bin/gabion\" \"attach\" \"vol-1\" \"--mdm\" \
-                     \"10.0.0.1:7001,10.0.0.2:7001\" \"--via\" \"fuse\" \"--at\" \"/mnt/a 100%%\"\n";
+                     \"10.0.0.1:7001,10.0.0.2:7001\" \"--via\" \"nvme\" \"--nvme-secret\" \
+                     \"/etc/nvme/key\" \"--at\" \"/mnt/a 100%%\"\n";
         assert!(text.contains(start), "{text}");
         assert!(text.contains("ExecStop=\"/usr/bin/gabion\" \"detach\" \"vol-1\"\n"), "{text}");
     }

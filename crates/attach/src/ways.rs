@@ -77,7 +77,8 @@ fn take_of<T>(
         return match via.obstacle(load) {
             None => Ok((make(via)?, Vec::new())),
             Some(why) => bail!(
-                "can't attach by {}: {why}. Without --via, the best method that works is used",
+                "can't attach by {}: {why}. Without --via and --nvme-secret, the best \
+                 method that works is used",
                 via.name()
             ),
         };

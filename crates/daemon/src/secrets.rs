@@ -31,6 +31,7 @@ use node::sdc::{Chap, DhChap, Key, Secret};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -41,6 +42,32 @@ const SHORTEST: usize = 12;
 const LONGEST: usize = 255;
 /// The longest name of a host in bytes (RFC 7143 4.2.7.1, NVMe base 4.5).
 const NAME_MAX: usize = 223;
+
+/// The hosts that a file of secrets is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Hosts of iSCSI (CHAP).
+    Iscsi,
+    /// Hosts of NVMe/TCP (DH-HMAC-CHAP).
+    Nvme,
+}
+
+/// A text that `Debug` does not show.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Hidden(String);
+
+impl Hidden {
+    /// Returns the text. It must not get into a message, a log or a command line.
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hidden")
+    }
+}
 
 /// A file of either kind.
 #[derive(Deserialize)]
@@ -97,6 +124,28 @@ pub fn chap(path: &Path) -> Result<Chap> {
 /// Reads the keys of NVMe hosts.
 pub fn dhchap(path: &Path) -> Result<DhChap> {
     read(path, parse_keys)
+}
+
+/// Returns the content of a file of secrets, if a data client can use it.
+pub fn content(path: &Path, kind: Kind) -> Result<Hidden> {
+    read(path, |text| {
+        match kind {
+            Kind::Iscsi => parse(text).map(drop),
+            Kind::Nvme => parse_keys(text).map(drop),
+        }?;
+        Ok(Hidden(text.to_owned()))
+    })
+}
+
+/// Reads a file that holds one key of NVMe, and nothing else. Returns the key's text form.
+pub fn key(path: &Path) -> Result<Hidden> {
+    read(path, |text| {
+        let text = text.trim();
+        Key::parse(text).map_err(|why| {
+            anyhow::anyhow!("it holds no key: {why} (make one: nvme gen-dhchap-key)")
+        })?;
+        Ok(Hidden(text.to_owned()))
+    })
 }
 
 fn read<T>(path: &Path, parse: impl FnOnce(&str) -> Result<T>) -> Result<T> {
@@ -245,6 +294,48 @@ mod tests {
             assert!(!error.contains("MzmoF") && !error.contains("p3GAP"), "{error}");
         }
         assert!(!format!("{:?}", parse_keys(&own(OTHER)).unwrap()).contains('5'));
+    }
+
+    /// Writes a file with this content that only its owner may read, and calls `f` with its path.
+    fn with_file(name: &str, content: &str, f: impl FnOnce(&Path)) {
+        let name = format!("gabion-secrets-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::write(&path, content).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        f(&path);
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn the_content_of_a_file_is_returned_only_if_a_data_client_can_use_it() {
+        with_file("content", HOST, |path| {
+            let content = content(path, Kind::Iscsi).unwrap();
+            assert_eq!((content.text(), format!("{content:?}")), (HOST, "Hidden".to_owned()));
+            let error = format!("{:#}", super::content(path, Kind::Nvme).unwrap_err());
+            assert!(error.contains("type") && !error.contains("twelve"), "{error}");
+        });
+        let keys = format!("host = \"{KEY}\"\n");
+        with_file("keys", &keys, |path| {
+            assert_eq!(content(path, Kind::Nvme).unwrap().text(), keys);
+            assert!(content(path, Kind::Iscsi).is_err());
+        });
+    }
+
+    #[test]
+    fn a_file_with_one_key_is_that_key() {
+        with_file("key", &format!("{KEY}\n"), |path| {
+            let key = key(path).unwrap();
+            assert_eq!((key.text(), format!("{key:?}")), (KEY, "Hidden".to_owned()));
+            fs::set_permissions(path, fs::Permissions::from_mode(0o644)).unwrap();
+            let error = format!("{:#}", super::key(path).unwrap_err());
+            assert!(error.contains("chmod 600"), "{error}");
+        });
+        for wrong in ["", "secret", &KEY[1..], &format!("{KEY}\n{OTHER}"), &format!("{KEY},x=y")] {
+            with_file("wrong", wrong, |path| {
+                let error = format!("{:#}", key(path).unwrap_err());
+                assert!(error.contains("gen-dhchap-key") && !error.contains("MzmoF"), "{error}");
+            });
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod host;
 pub mod local;
 mod objects;
 mod roles;
+mod secrets;
 pub mod topology;
 
 use crate::lines;
@@ -26,6 +27,7 @@ use clap::Args;
 use daemon::size::Size;
 use host::{Remote, Way};
 use local::Local;
+use secrets::Secrets;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -93,8 +95,10 @@ pub fn run(target: &Target, args: &DeployArgs) -> Result<Exit> {
 }
 
 fn deploy(topology: Topology, only_check: bool) -> Result<Exit> {
+    let secrets = Secrets::read(&topology)?;
     let way = Way::Ssh { user: topology.user.clone() };
-    Deployment { topology: &topology, way: &way, says: true }.run(only_check)
+    let (topology, way, secrets) = (&topology, &way, &secrets);
+    Deployment { topology, way, secrets, says: true }.run(only_check)
 }
 
 fn deploy_here(folder: &Path, topology: Topology, only_check: bool) -> Result<Exit> {
@@ -119,6 +123,7 @@ pub fn here(
             folder.display()
         );
     }
+    let secrets = Secrets::read(&topology)?;
     let lock = local::lock()?;
     let local = Local::new(folder, topology)?;
     if let Err(why) = local.make(folder) {
@@ -127,7 +132,8 @@ pub fn here(
     }
     drop(lock);
     let way = Way::Namespace { prefix: local.prefix() };
-    match (Deployment { topology: &local.topology, way: &way, says }).run(only_check) {
+    let (topology, way, secrets) = (&local.topology, &way, &secrets);
+    match (Deployment { topology, way, secrets, says }).run(only_check) {
         Ok(_) => Ok((!only_check).then_some(local)),
         Err(why) => {
             local.remove(folder)?;
@@ -156,6 +162,8 @@ fn down(folder: &Path) -> Result<Exit> {
 struct Deployment<'a> {
     topology: &'a Topology,
     way: &'a Way,
+    /// The files that are copied to the hosts.
+    secrets: &'a Secrets,
     /// Prints each step.
     says: bool,
 }
@@ -175,6 +183,7 @@ impl Deployment<'_> {
             return Ok(Exit::Ok);
         }
         self.step("Installing", || self.on_each(roles::install).map(drop))?;
+        self.copy_secrets()?;
         let founding = !findings.iter().any(|f| f.has_log);
         let start =
             |role| self.step(&format!("Starting {role}"), || self.start(role, &findings, founding));
@@ -229,6 +238,19 @@ impl Deployment<'_> {
             println!("{what:<30} {:>6.1} s", begin.elapsed().as_secs_f64());
         }
         Ok(done)
+    }
+
+    /// Copies files with secrets to the hosts, and says which ones are new or have changed.
+    fn copy_secrets(&self) -> Result<()> {
+        if self.secrets.is_empty() {
+            return Ok(());
+        }
+        let copy = || self.on_each(|remote| self.secrets.copy(remote));
+        let copied = self.step("Copying secrets", copy)?;
+        if self.says {
+            copied.iter().flatten().for_each(|line| println!("  {line}"));
+        }
+        Ok(())
     }
 
     fn start(&self, role: &str, findings: &[Findings], founding: bool) -> Result<()> {

@@ -42,12 +42,13 @@ impl Remote<'_> {
     }
 
     /// Writes a file atomically, and makes its folder. The file survives a power cut of the host
-    /// when this returns.
+    /// when this returns. While it is being written, only its owner can read it.
     pub(crate) fn put(&self, path: &Path, content: &[u8], mode: u32) -> Result<()> {
         let (folder, path) = (path.parent().unwrap_or(Path::new("/")), path.display());
         let command = format!(
-            "mkdir -p '{}' && cat > '{path}.new' && chmod {mode:o} '{path}.new' && \
-             (sync '{path}.new' || sync) && mv '{path}.new' '{path}' && {}",
+            "mkdir -p '{}' && rm -f '{path}.new' && (umask 077 && cat > '{path}.new') && \
+             chmod {mode:o} '{path}.new' && (sync '{path}.new' || sync) && \
+             mv '{path}.new' '{path}' && {}",
             folder.display(),
             flush_above(folder),
         );

@@ -2,9 +2,11 @@
 
 use super::check::Findings;
 use super::host::{Remote, Way, flush_above};
+use super::secrets;
 use super::topology::{Host, InPool, Topology};
 use anyhow::{Context, Result};
 use daemon::config::{DeviceConfig, MdmConfig, SdcConfig, SdsConfig};
+use daemon::secrets::Kind;
 use daemon::spec::DeviceSpec;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -72,17 +74,17 @@ pub(crate) fn of(host: &Host, topology: &Topology, founding: bool) -> Result<Vec
             mdm,
             nbd: host.nbd_at(),
             iscsi: host.iscsi.into_iter().collect(),
-            iscsi_secrets: None,
+            iscsi_secrets: secrets::there(host, Kind::Iscsi),
             iscsi_sectors: Default::default(),
             nvme: host.nvme.into_iter().collect(),
-            nvme_secrets: None,
+            nvme_secrets: secrets::there(host, Kind::Nvme),
             backend: Default::default(),
             tcp_only: false,
             spin_us: None,
             pid_file: pid("sdc"),
             io_timeout_seconds: topology.io_timeout_seconds,
             pin: None,
-            protect_memory: false,
+            protect_memory: host.protect_memory,
         };
         roles.push(role("sdc", &config)?);
     }
@@ -211,5 +213,26 @@ mod tests {
         one.hosts[1..].iter_mut().for_each(|host| host.mdm = None);
         assert_eq!(waiting(&one, true), [false]);
         assert_eq!(waiting(&one, false), [true], "its log may be lost");
+    }
+
+    #[test]
+    fn a_client_reads_its_secrets_on_its_own_host() {
+        let mut topology: Topology = toml::from_str(EXAMPLE).unwrap();
+        let client = |topology: &Topology| {
+            let roles = of(&topology.hosts[0], topology, true).unwrap();
+            let sdc = roles.into_iter().find(|r| r.name == "sdc").unwrap();
+            daemon::written::parse::<SdcConfig>(&sdc.config).unwrap().0
+        };
+        let without = client(&topology);
+        assert_eq!((without.iscsi_secrets, without.nvme_secrets), (None, None));
+        assert!(!without.protect_memory);
+        let host = &mut topology.hosts[0];
+        (host.iscsi_secrets, host.protect_memory) = (Some("/home/admin/a.toml".into()), true);
+        (host.nvme_secrets, host.root) = (Some("/home/admin/b.toml".into()), "/opt".into());
+        let with = client(&topology);
+        let there = |name: &str| Some(PathBuf::from("/opt/etc/gabion").join(name));
+        assert_eq!(with.iscsi_secrets, there("iscsi-secrets.toml"));
+        assert_eq!(with.nvme_secrets, there("nvme-secrets.toml"));
+        assert!(with.protect_memory);
     }
 }

@@ -43,8 +43,15 @@ mdm = "manager"
 sdc = "127.0.0.1:10809"
 # The same over iSCSI.
 # iscsi = "192.168.1.11:3260"
-# The same over NVMe/TCP.
+# The file on this machine with the secrets of iSCSI hosts, which is copied to the host. It has mode
+# 0600; its path begins at the folder of this file.
+# iscsi_secrets = "iscsi-secrets.toml"
+# The same over NVMe/TCP, and the file with the keys of NVMe hosts.
 # nvme = "192.168.1.11:4420"
+# nvme_secrets = "nvme-secrets.toml"
+# Where this host itself attaches volumes (`gabion attach`): locks the memory of the process that
+# serves them, and exempts it from the OOM killer.
+# protect_memory = true
 # The devices of this host: whole disks, or files that are created.
 devices = ["block:/dev/sdb", "file:/var/lib/gabion/disk0:100GiB"]
 
@@ -146,9 +153,18 @@ pub struct Host {
     /// It serves volumes over iSCSI at this address, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iscsi: Option<SocketAddr>,
+    /// The file of this machine with the secrets of its iSCSI hosts ([`daemon::secrets`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iscsi_secrets: Option<PathBuf>,
     /// It serves volumes over NVMe/TCP at this address, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvme: Option<SocketAddr>,
+    /// The file of this machine with the keys of its NVMe hosts ([`daemon::secrets`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvme_secrets: Option<PathBuf>,
+    /// Its client is protected from a lack of memory ([`daemon::safety`]).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub protect_memory: bool,
     /// The devices of its server; a host without devices runs none.
     #[serde(default)]
     pub devices: Vec<InPool<DeviceSpec>>,
@@ -284,9 +300,32 @@ impl Host {
             pool: None,
             sdc: None,
             iscsi: None,
+            iscsi_secrets: None,
             nvme: None,
+            nvme_secrets: None,
+            protect_memory: false,
             devices: Vec::new(),
         }
+    }
+
+    /// Checks that what its client is to do goes together.
+    fn check_sdc(&self) -> Result<()> {
+        let served = [("iscsi", self.iscsi.is_some()), ("nvme", self.nvme.is_some())];
+        for (key, has) in served.into_iter().chain([("protect_memory", self.protect_memory)]) {
+            if has && self.sdc.is_none() {
+                bail!("{} has `{key}` and no `sdc`, which needs it: give it both", self.name);
+            }
+        }
+        let secrets = [self.iscsi_secrets.is_some(), self.nvme_secrets.is_some()];
+        for ((key, serves), secrets) in served.into_iter().zip(secrets) {
+            if secrets && !serves {
+                bail!(
+                    "{} has `{key}_secrets` and no `{key}`, so no host could use them: give it both",
+                    self.name
+                );
+            }
+        }
+        Ok(())
     }
 
     /// Returns the path of a file or folder of the host.
@@ -329,9 +368,18 @@ impl Topology {
             Ok(topology)
         };
         let read = if is_table { Topology::of_table(&text) } else { of_toml() };
-        read.with_context(|| {
+        let mut topology = read.with_context(|| {
             format!("{} is not a topology (`gabion deploy --example` prints one)", file.display())
-        })
+        })?;
+        let folder = std::path::absolute(file)?;
+        topology.find_secrets(folder.parent().unwrap_or(Path::new("/")));
+        Ok(topology)
+    }
+
+    /// Makes the paths of files with secrets full. They begin at the topology's folder.
+    fn find_secrets(&mut self, folder: &Path) {
+        let files = self.hosts.iter_mut().flat_map(|h| [&mut h.iscsi_secrets, &mut h.nvme_secrets]);
+        files.flatten().for_each(|file| *file = folder.join(&file));
     }
 
     /// Parses a table with these columns, in any order and number. Spaces separate the devices.
@@ -396,14 +444,7 @@ impl Topology {
         if !self.hosts.iter().any(|h| h.sdc.is_some()) && !self.volumes.is_empty() {
             bail!("no host has `sdc`, so no process would serve the volumes");
         }
-        for host in self.hosts.iter().filter(|host| host.sdc.is_none()) {
-            for (key, at) in [("iscsi", host.iscsi), ("nvme", host.nvme)] {
-                if at.is_some() {
-                    bail!("{} has `{key}` and no `sdc`, which serves it: give it both", host.name);
-                }
-            }
-        }
-        Ok(())
+        self.hosts.iter().try_for_each(Host::check_sdc)
     }
 
     /// Checks that the number and roles of the MDMs make sense.
@@ -503,7 +544,25 @@ mod tests {
         let whole: Topology = toml::from_str(&whole).unwrap();
         assert_eq!((whole.pools.len(), whole.quarantine_seconds), (1, Some(5)));
         assert!(whole.hosts[2].domain.is_some() && whole.hosts[2].pool.is_some());
+        let first = &whole.hosts[0];
+        assert!(first.iscsi_secrets.is_some() && first.nvme_secrets.is_some());
+        assert!(first.protect_memory);
         assert_eq!(toml::from_str(&toml::to_string(&whole).unwrap()), Ok(whole));
+    }
+
+    #[test]
+    fn files_with_secrets_are_found_from_the_folder_of_the_topology() {
+        let mut topology: Topology = toml::from_str(EXAMPLE).unwrap();
+        topology.hosts[0].iscsi_secrets = Some("a.toml".into());
+        topology.hosts[1].nvme_secrets = Some("/etc/b.toml".into());
+        topology.find_secrets(Path::new("/home/admin"));
+        let found = |n: usize| {
+            let host = &topology.hosts[n];
+            host.iscsi_secrets.as_ref().or(host.nvme_secrets.as_ref())
+        };
+        assert_eq!(found(0), Some(&PathBuf::from("/home/admin/a.toml")));
+        assert_eq!(found(1), Some(&PathBuf::from("/etc/b.toml")));
+        assert_eq!(found(2), None);
     }
 
     #[test]
@@ -565,7 +624,11 @@ mod tests {
         let tie_breaker = "mdm = \"tie-breaker\"";
         for key in ["iscsi", "nvme"] {
             wrong(tie_breaker, &format!("{tie_breaker}\n{key} = \"127.0.0.1:3260\""), "no `sdc`");
+            let secrets = format!("{tie_breaker}\n{key}_secrets = \"file\"");
+            wrong(tie_breaker, &secrets, &format!("`{key}_secrets` and no `{key}`"));
         }
+        let protected = format!("{tie_breaker}\nprotect_memory = true");
+        wrong(tie_breaker, &protected, "`protect_memory` and no `sdc`");
         wrong("/var/lib/gabion/disk0", "disk0", "slash");
     }
 }

@@ -1,6 +1,7 @@
 //! Volumes as block devices and file systems of this machine, and as files: `attach`, `detach`,
 //! `mount`. They take root, FUSE and loop devices.
 
+use crate::nvme;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::ffi::OsStr;
@@ -494,6 +495,45 @@ GABION detach vol2; GABION detach vol1
 dmesg | grep -i -E 'error|nbd|nvme' | tail -40
 "#;
 
+/// What follows [`SCRIPT`] while the data client begins to ask for keys. NQN is the machine's name;
+/// KEY, OWN and WRONG are its key, that of the data client, and one of nobody. PROVES is true if
+/// its kernel can authenticate.
+const KEYED: &str = r#"
+mkdir -p /etc/nvme; echo NQN >/etc/nvme/hostnqn; echo NQN | sed 's/.*://' >/etc/nvme/hostid
+umask 077; echo KEY >/run/key; echo OWN >/run/own; echo WRONG >/run/wrong
+GABION attach vol2 --via nbd --nvme-secret /run/key 2>&1 | grep 'only with --via nvme' &&
+    echo '=== only'
+# The data client is restarted: until then it is not there, or asks for no key.
+proves() {
+    GABION detach vol1
+    GABION attach vol1 --nvme-secret /run/key --nvme-ctrl-secret /run/own && dmesg | grep -i authent
+}
+unable() { GABION attach vol1 --nvme-secret /run/key 2>&1 | grep CONFIG_NVME_HOST_AUTH; }
+if PROVES; then
+    until_true proves && echo '=== proven' || told
+    GABION attach vol2 --nvme-secret /run/wrong 2>&1 | grep 'with another one' && echo '=== other'
+    GABION attach vol2 --nvme-secret /run/key && GABION detach vol2 && echo '=== same'
+    cat /run/gabion/attach/vol1/*; GABION attach --list; GABION attach --list --json
+    GABION detach vol1
+    GABION attach vol2 --nvme-secret /run/wrong 2>&1 | grep 'compare the keys' && echo '=== wrong'
+    GABION attach vol2 --nvme-secret /run/key --nvme-ctrl-secret /run/wrong 2>&1 |
+        grep 'compare the keys' && echo '=== impostor'
+    GABION attach vol2 --via nvme 2>&1 | grep 'with --nvme-secret' && echo '=== needed'
+else
+    until_true unable && echo '=== unable'
+fi
+dmesg | tail -40
+"#;
+
+/// Returns [`KEYED`] for this program.
+fn keyed(program: &Path, proves: bool) -> String {
+    let [key, own, wrong] = nvme::KEYS;
+    let words = [("GABION", text(program)), ("NQN", nvme::HOST), ("KEY", key), ("OWN", own)];
+    let put = |script: String, (from, to): (&str, &str)| script.replace(from, to);
+    let more = [("WRONG", wrong), ("PROVES", if proves { "true" } else { "false" })];
+    words.into_iter().chain(more).fold(KEYED.to_owned(), put)
+}
+
 /// A machine with this program, and the port of NBD and of NVMe/TCP of a cluster. `None`: a package
 /// is missing.
 fn machine() -> Result<Option<(Guest, Folder)>> {
@@ -542,7 +582,9 @@ fn linux_attaches_by_nbd_and_nvme_and_a_killed_data_client_is_no_error() {
         let program = folder.join("gabion");
         let script = SCRIPT.replace("GABION", text(&program));
         let script = script.replace("GROWN", &(512 * MIB).to_string());
-        let on = guest.boot(&format!("export GABION_MDM={mdm}\n{script}"))?;
+        let proves = nvme::proves_keys(&guest)?;
+        let keyed = keyed(&program, proves);
+        let on = guest.boot(&format!("export GABION_MDM={mdm}\n{script}\n{keyed}"))?;
         let link = on.wait("link", PATIENCE)?;
         ensure!(link == "/dev/nbd0", "{}", on.said());
         restart(&cluster, &on, "writing")?;
@@ -559,7 +601,16 @@ fn linux_attaches_by_nbd_and_nvme_and_a_killed_data_client_is_no_error() {
         restart(&cluster, &on, "again")?;
         ensure!(on.wait("all", PATIENCE).is_ok(), "files differ:\n{}", on.said());
         ensure!(on.wait("left", PATIENCE).is_ok(), "something is left:\n{}", on.said());
+        nvme::ask_for_keys(&cluster)?;
+        let marks: &[&str] = match proves {
+            true => &["only", "proven", "other", "same", "wrong", "impostor", "needed"],
+            false => &["only", "unable"],
+        };
+        for mark in marks {
+            ensure!(on.wait(mark, PATIENCE).is_ok(), "no `{mark}`: it said\n{}", on.said());
+        }
         let said = on.end(PATIENCE)?;
+        ensure!(!nvme::KEYS.iter().any(|key| said.contains(key)), "a key was shown: {said}");
         ensure!(said.contains("Attached by nvme. Not used: ublk:"), "{said}");
         ensure!(!said.contains("I/O error") && !said.contains("Buffer I/O"), "{said}");
         Ok(())

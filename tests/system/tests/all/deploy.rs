@@ -2,11 +2,12 @@
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use system::bytes::Random;
-use system::cluster::signal;
+use system::cluster::{is_running, signal};
 use system::nbd::Nbd;
 use system::run::binary;
 use system::spaces::{self, DISK};
@@ -243,16 +244,75 @@ struct Started(PathBuf);
 
 impl Drop for Started {
     fn drop(&mut self) {
-        for (host, role) in
-            ["h1", "h2", "h3"].iter().flat_map(|h| ["sdc", "sds", "mdm"].map(|r| (h, r)))
-        {
-            let file = self.0.join(host).join(format!("run/gabion/{role}.pid"));
-            let text = fs::read_to_string(file).unwrap_or_default();
-            if let Some(pid) = text.split_whitespace().next().and_then(|p| p.parse().ok()) {
-                let _ = signal(pid, Signal::KILL);
-            }
+        for pid in self.pids() {
+            let _ = signal(pid, Signal::KILL);
         }
     }
+}
+
+impl Started {
+    fn pids(&self) -> Vec<u32> {
+        let all = ["h1", "h2", "h3"].iter().flat_map(|h| ["sdc", "sds", "mdm"].map(|r| (h, r)));
+        let files =
+            all.map(|(host, role)| self.0.join(host).join(format!("run/gabion/{role}.pid")));
+        let text = files.map(|file| fs::read_to_string(file).unwrap_or_default());
+        text.filter_map(|text| text.split_whitespace().next()?.parse().ok()).collect()
+    }
+
+    /// Ends all roles in an orderly way.
+    fn end(&self) -> Result<()> {
+        let pids = self.pids();
+        pids.iter().for_each(|pid| drop(signal(*pid, Signal::TERM)));
+        wait("all roles end", secs(20), || {
+            Ok((!pids.iter().any(|pid| is_running(*pid))).then_some(()))
+        })
+    }
+}
+
+/// A file with secrets of iSCSI hosts, in the folder of the topology.
+struct Secrets {
+    /// The file that the topology names.
+    here: PathBuf,
+    /// Its copy on the host.
+    there: PathBuf,
+}
+
+impl Secrets {
+    /// Writes the file with this secret and mode.
+    fn write(&self, secret: &str, mode: u32) -> Result<()> {
+        fs::write(&self.here, format!("host = {{ user = \"db1\", secret = \"{secret}\" }}\n"))?;
+        Ok(fs::set_permissions(&self.here, Permissions::from_mode(mode))?)
+    }
+
+    /// Checks that the host has this secret, and that nobody else can read it or was told it.
+    fn check(&self, secret: &str, said: &str) -> Result<()> {
+        let (copy, about) = (fs::read_to_string(&self.there)?, fs::metadata(&self.there)?);
+        ensure!(copy.contains(secret), "the host has another secret");
+        ensure!((about.mode() & 0o7777, about.uid()) == (0o600, 0), "{about:?}");
+        let folder = self.there.parent().context("its folder")?;
+        ensure!(!folder.join("iscsi-secrets.toml.new").exists(), "a draft is left");
+        let role = fs::read_to_string(folder.join("sdc.toml"))?;
+        ensure!(role.contains(&format!("iscsi_secrets = {:?}", self.there)), "{role}");
+        ensure!(role.contains("protect_memory = true"), "{role}");
+        ensure!(!role.contains(secret) && !said.contains(secret), "the secret is shown: {said}");
+        Ok(())
+    }
+}
+
+/// A copy of the secrets is made when they are new or have changed, and only then.
+fn secrets_change(sshd: &Sshd, topology: &str, started: &Started, secrets: &Secrets) -> Result<()> {
+    let path = secrets.there.display().to_string();
+    started.end()?;
+    secrets.write("the second secret", 0o600)?;
+    let said = sshd.gabion(&["deploy", topology])?.ok()?;
+    ensure!(said.contains(&format!("h1: {path} has changed")), "{said}");
+    secrets.check("the second secret", &said)?;
+    let before = fs::metadata(&secrets.there)?;
+    started.end()?;
+    let said = sshd.gabion(&["deploy", topology])?.ok()?;
+    ensure!(!said.contains(&path), "{said}");
+    ensure!(fs::metadata(&secrets.there)?.ino() == before.ino(), "it was copied again");
+    secrets.check("the second secret", &said)
 }
 
 #[test]
@@ -261,9 +321,19 @@ fn hosts_are_checked_installed_and_started_over_ssh() {
         let folder = Folder::new()?;
         let sshd = Sshd::start(&folder)?;
         let root = folder.join("hosts");
+        let secrets = Secrets {
+            here: folder.join("secrets.toml"),
+            there: root.join("h1/etc/gabion/iscsi-secrets.toml"),
+        };
+        let client = format!(
+            "iscsi = \"127.0.0.1:{}\"\niscsi_secrets = \"secrets.toml\"\nprotect_memory = true\n",
+            free_port()?
+        );
         let host = |n: u32| {
             let (root, port) = (root.join(format!("h{n}")).display().to_string(), sshd.port);
-            format!("address = \"127.0.0.{}\"\nssh_port = {port}\nroot = \"{root}\"\n", n + 1)
+            let client = if n == 1 { client.as_str() } else { "" };
+            let at = format!("address = \"127.0.0.{}\"\nssh_port = {port}\n", n + 1);
+            format!("{at}root = \"{root}\"\n{client}")
         };
         let text = three_mdms(&spaces::topology(3, "128MiB", "\"v:32MiB\"", host));
         let text = text.replace("10809", &free_port()?.to_string());
@@ -274,8 +344,12 @@ fn hosts_are_checked_installed_and_started_over_ssh() {
         };
         let file = folder.join("c.toml").display().to_string();
         fs::write(&file, devices(&text))?;
-        let _started = Started(root.clone());
+        let started = Started(root.clone());
         // Mistakes first: they change nothing.
+        secrets.write("the first secret", 0o640)?;
+        let mend = format!("chmod 600 {}", secrets.here.display());
+        sshd.gabion(&["deploy", &file])?.fails(1, &["`iscsi_secrets` of h1", &mend])?;
+        secrets.write("the first secret", 0o600)?;
         let wrong = folder.join("wrong.toml").display().to_string();
         fs::write(&wrong, devices(&text).replace("127.0.0.4", "127.0.0.3"))?;
         sshd.gabion(&["deploy", &wrong])?.fails(1, &["two hosts have the address"])?;
@@ -296,13 +370,15 @@ fn hosts_are_checked_installed_and_started_over_ssh() {
         ensure!(said.code == 1 && said.stdout.contains("the same machine as h2"), "{said:?}");
         sshd.gabion(&["deploy", &file, "--check"])?.ok()?;
         ensure!(!root.exists(), "a check changes nothing");
-        sshd.gabion(&["deploy", &file])?.ok()?;
+        let said = sshd.gabion(&["deploy", &file])?.ok()?;
+        ensure!(said.contains(&format!("h1: {} is new", secrets.there.display())), "{said}");
+        secrets.check("the first secret", &said)?;
         ensure!(root.join("h2/usr/local/bin/gabion").exists());
         let socket = root.join("h1/run/gabion/nbd.sock");
         used(&socket)?;
         let said = sshd.gabion(&["deploy", &file])?;
         ensure!(said.code == 1 && said.stdout.contains("a Gabion sds runs there"), "{said:?}");
-        Ok(())
+        secrets_change(&sshd, &file, &started, &secrets)
     });
 }
 

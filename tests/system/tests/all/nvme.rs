@@ -130,18 +130,21 @@ fn linux_keeps_a_file_system_on_a_volume_through_failures_and_changes() {
 }
 
 /// Keys by `nvme gen-dhchap-key`: of the host, of the SDC, and one of nobody.
-const KEYS: [&str; 3] = [
+pub(crate) const KEYS: [&str; 3] = [
     "DHHC-1:01:MzmoFIg+WXbTzgzTWd5JTTdqrlU+fFCQnX5uZSS28lHiDF1A:",
     "DHHC-1:02:HrUvXOr6RgZo/9fciIKr0ZJkCyjZaAanLPOPxTExcFUWu22dyyDGWxP4Sf8Atlok+wmgnQ==:",
     "DHHC-1:00:dW9p3GAPwpTwM9ZmqrWq0WhM5VoOcL0eeTUfglxerTyUWKfg:",
 ];
 
+/// Name of the machine, as the SDC knows it.
+pub(crate) const HOST: &str =
+    "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555";
+
 /// Lets the SDC ask the host for its key.
-fn ask_for_keys(cluster: &Cluster) -> Result<()> {
+pub(crate) fn ask_for_keys(cluster: &Cluster) -> Result<()> {
     let secrets = cluster.folder.join("secrets.toml");
     let [host, own, _] = KEYS;
-    let name = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555";
-    fs::write(&secrets, format!("target = \"{own}\"\n[hosts]\n\"{name}\" = \"{host}\"\n"))?;
+    fs::write(&secrets, format!("target = \"{own}\"\n[hosts]\n\"{HOST}\" = \"{host}\"\n"))?;
     fs::set_permissions(&secrets, fs::Permissions::from_mode(0o600))?;
     let config = cluster.file("config/sdc.toml");
     let text = fs::read_to_string(&config)?;
@@ -153,7 +156,7 @@ fn ask_for_keys(cluster: &Cluster) -> Result<()> {
 
 /// Returns true if the machine's kernel can authenticate. Debian 12's can't, so there only the
 /// refusal is checked.
-fn proves_keys(guest: &Guest) -> Result<bool> {
+pub(crate) fn proves_keys(guest: &Guest) -> Result<bool> {
     let built = guest.configuration()?;
     // The option had another name before Linux 6.7.
     let name =
