@@ -17,6 +17,9 @@ const SMALL: usize = 512;
 const PARTS: usize = 256;
 /// A round with this many bytes ends with its last frame.
 const ROUND: u64 = 512 << 10;
+/// Unsent bodies may keep blocks of this many bytes in memory. Beyond that, a body that uses less
+/// than a fourth of its block is copied, so that a peer that reads nothing can't pin more.
+const PINNED: usize = 8 << 20;
 /// A run of bytes that grew beyond this in a burst is freed.
 const KEEP: usize = 256 << 10;
 
@@ -49,6 +52,10 @@ struct Batch {
     parts: Vec<Part>,
     /// Bytes in all parts.
     len: u64,
+    /// The block of the last body, and the bytes of the blocks of all bodies. A block counts again
+    /// if a body with another block came between.
+    block: usize,
+    pinned: usize,
 }
 
 enum Part {
@@ -83,7 +90,7 @@ impl Batch {
     fn clear(&mut self) {
         self.bytes.clear();
         self.parts.clear();
-        self.len = 0;
+        (self.len, self.block, self.pinned) = (0, 0, 0);
         if self.bytes.capacity() > KEEP {
             self.bytes = Vec::new();
         }
@@ -119,12 +126,28 @@ impl Output {
             }
             self.next.copy(head);
         }
-        if body.len() > SMALL {
-            self.next.len += body.len() as u64;
-            self.next.parts.push(Part::Body(body));
-        } else if !body.is_empty() {
-            self.next.copy(&body);
+        if body.len() <= SMALL {
+            if !body.is_empty() {
+                self.next.copy(&body);
+            }
+            return;
         }
+        let (block, bytes) = body.block().unwrap_or_default();
+        if block != self.next.block {
+            if bytes > 4 * body.len() && self.pinned() > PINNED {
+                return self.next.copy(&body);
+            }
+            self.next.block = block;
+            self.next.pinned += bytes;
+        }
+        self.next.len += body.len() as u64;
+        self.next.parts.push(Part::Body(body));
+    }
+
+    /// Returns the bytes of the blocks that unsent bodies keep in memory.
+    fn pinned(&self) -> usize {
+        let rounds = self.rounds.iter().map(|round| round.pinned).sum::<usize>();
+        self.flying.pinned + rounds + self.next.pinned
     }
 
     /// Queues a frame without a body ahead of all waiting frames, but behind earlier ones of its
@@ -235,6 +258,30 @@ mod tests {
         got.drain(at..at + 20);
         let all: Vec<u8> = (0..100u8).flat_map(|i| vec![i; 100_100]).collect();
         assert!(got == all && out.is_empty());
+    }
+
+    #[test]
+    fn small_parts_of_large_blocks_that_nobody_reads_keep_little_memory() {
+        let pool = BufPool::new(1 << 20);
+        let large = || pool.alloc(256 << 10);
+        let mut out = Output::new();
+        for _ in 0..1000 {
+            out.push(&Head::new(&[1; 28]), large().slice(0..1024));
+        }
+        let most = PINNED + (512 << 10) + 4 * out.queued as usize;
+        assert!(pool.used() <= most, "{} bytes for {}", pool.used(), out.queued);
+        // Neighbours share a block, and a body that uses most of its own is not copied.
+        let before = out.next.bytes.len();
+        out.push(&Head::new(&[1; 28]), large().slice(0..128 << 10));
+        assert_eq!(out.next.bytes.len(), before + 28);
+        let mut out = Output::new();
+        let shared = large();
+        for i in 0..256 {
+            out.push(&Head::new(&[1; 28]), shared.slice(i * 1024..(i + 1) * 1024));
+        }
+        assert_eq!((out.next.bytes.len(), out.pinned()), (256 * 28, 256 << 10));
+        while send(&mut out, usize::MAX, &mut Vec::new()) {}
+        assert_eq!(out.pinned(), 0);
     }
 
     #[test]

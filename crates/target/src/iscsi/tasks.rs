@@ -183,14 +183,20 @@ pub(crate) struct Tasks {
     /// The initiator's tag of each slot, to find a command: [`NO_TAG`] if there is none, or it is
     /// aborted.
     tags: Vec<u32>,
+    /// The number of these tags by their low bits. So a new tag is known to be new, as a rule,
+    /// without a look at all.
+    alike: [u16; ALIKE],
     /// Immediate commands.
     immediate: usize,
 }
 
+/// Groups of tags that have the same low bits: more than a session has commands.
+const ALIKE: usize = 256;
+
 impl Tasks {
     /// Creates an empty table.
     pub(crate) fn new() -> Tasks {
-        Tasks { slots: Slots::new(), tags: Vec::new(), immediate: 0 }
+        Tasks { slots: Slots::new(), tags: Vec::new(), alike: [0; ALIKE], immediate: 0 }
     }
 
     /// Adds a command, and returns its handle. The caller limits their number.
@@ -202,6 +208,7 @@ impl Tasks {
             Some(tag) => *tag = itt,
             None => self.tags.push(itt),
         }
+        self.alike[itt as usize % ALIKE] += 1;
         debug_assert!(handle != NO_TAG, "fewer than 65,535 commands");
         handle
     }
@@ -215,7 +222,7 @@ impl Tasks {
     /// Removes the command with this handle.
     pub(crate) fn remove(&mut self, handle: u32) -> Option<Task> {
         let task = self.slots.remove(handle)?;
-        self.tags[usize::from(handle as u16)] = NO_TAG;
+        self.free_tag(handle);
         self.immediate -= usize::from(task.immediate);
         Some(task)
     }
@@ -223,14 +230,24 @@ impl Tasks {
     /// Marks the command with this handle as aborted. Its tag may be used again.
     pub(crate) fn abort(&mut self, handle: u32) -> Option<&mut Task> {
         self.get(handle)?.aborted = true;
-        self.tags[usize::from(handle as u16)] = NO_TAG;
+        self.free_tag(handle);
         self.get(handle)
+    }
+
+    fn free_tag(&mut self, handle: u32) {
+        let tag = core::mem::replace(&mut self.tags[usize::from(handle as u16)], NO_TAG);
+        if tag != NO_TAG {
+            self.alike[tag as usize % ALIKE] -= 1;
+        }
     }
 
     /// Returns the handle of the command with this initiator's tag that is not aborted.
     #[inline]
     pub(crate) fn find(&self, itt: u32) -> Option<u32> {
-        let index = self.tags.iter().position(|tag| *tag == itt && itt != NO_TAG)?;
+        if itt == NO_TAG || self.alike[itt as usize % ALIKE] == 0 {
+            return None;
+        }
+        let index = self.tags.iter().position(|tag| *tag == itt)?;
         self.slots.handle_at(index)
     }
 
