@@ -293,27 +293,4 @@ impl Peers {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn groups_take_turns_and_one_without_room_holds_no_other_back() {
-        let limits = Limits { copies: 2, ..Limits::TEST_MIN };
-        let (mut copies, pace) = (Copies::default(), Pace::new(&limits));
-        [1, 2, 3].into_iter().for_each(|group| copies.queue(GroupId(group)));
-        let purpose = |group: GroupId| (group != GroupId(1)).then_some(Purpose::Settle);
-        let next = |copies: &mut Copies| copies.next(Time(1), &pace, &limits, purpose);
-        for group in [2, 3] {
-            assert_eq!(next(&mut copies), Some((GroupId(group), Purpose::Settle)));
-            copies.begins();
-        }
-        assert_eq!(next(&mut copies), None, "the first one has no room");
-        copies.queue(GroupId(2));
-        assert_eq!(next(&mut copies), None, "two run");
-        copies.ends();
-        assert_eq!(next(&mut copies), Some((GroupId(2), Purpose::Settle)));
-        assert_eq!((copies.running(), copies.is_settled()), (1, false));
-        copies.next(Time(1), &pace, &limits, |_| Some(Purpose::Settle));
-        assert_eq!((copies.next(Time(1), &pace, &limits, purpose), copies.wake_at()), (None, None));
-    }
-}
+mod tests;

@@ -438,22 +438,4 @@ fn answer(link: PeerLink, message: impl Into<Header>, out: &mut Effects) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_body_is_what_flags_and_range_say() {
-        let range = UnitRange { len: BLOCK, ..UnitRange::default() };
-        let write = Replicate::new(1, GroupId(1), Epoch(1), Lsn(1), range);
-        let whole = BLOCK as usize;
-        assert!(is_whole(&write, whole) && !is_whole(&write, 0) && !is_whole(&write, 512));
-        let zero = Replicate { zero: true, ..write };
-        assert!(is_whole(&zero, 0) && !is_whole(&zero, whole));
-        let lost = Replicate { lost: true, copy: true, ..write };
-        assert!(is_whole(&lost, 0) && !is_whole(&lost, whole));
-        assert!(!is_whole(&Replicate { copy: false, ..lost }, 0), "only copies are of lost blocks");
-        assert!(!is_whole(&Replicate { zero: true, ..lost }, 0));
-        let part = UnitRange { len: BLOCK / 2, ..range };
-        assert!(!is_whole(&Replicate { range: part, ..lost }, 0), "blocks are lost as a whole");
-    }
-}
+mod tests;

@@ -56,6 +56,10 @@ pub(crate) struct Store {
     pub reserved: i32,
     /// The bytes in use.
     pub used: u64,
+    /// The device is empty after its process has died.
+    pub volatile: bool,
+    /// The device stores nothing.
+    pub null: bool,
 }
 
 impl UnitStore for Store {
@@ -109,6 +113,12 @@ impl UnitStore for Store {
     }
     fn records(&self) -> Vec<(GroupId, ReplicaRecord)> {
         Vec::new()
+    }
+    fn keeps_data(&self) -> bool {
+        !self.null
+    }
+    fn survives(&self) -> bool {
+        !self.volatile
     }
 }
 
@@ -342,29 +352,42 @@ impl Rig {
         self.shard.ops.get(key).is_none()
     }
 
-    /// Takes the frames that left, with their links and bodies.
-    pub(crate) fn frames(&mut self) -> Vec<(LinkId, Frame, Buf)> {
-        let mut frames = Vec::new();
+    /// Takes what left: frames with their links and bodies, and links that were closed.
+    fn effects(&mut self) -> Vec<Result<(LinkId, Frame, Buf), LinkId>> {
+        let mut effects = Vec::new();
         for effect in self.out.drain() {
             let (link, head, body) = match effect {
                 Effect::Send { link, head, body } => (link, head, body),
                 Effect::SendFirst { link, head } => (link, head, Buf::EMPTY),
+                Effect::Close { link } => {
+                    effects.push(Err(link));
+                    continue;
+                }
                 Effect::Note(note) => {
                     self.notes.push(note);
                     continue;
                 }
                 other => panic!("{other:?}"),
             };
-            frames.push((link, Frame::try_from(wire::parse(head.as_slice())).unwrap(), body));
+            let frame = Frame::try_from(wire::parse(head.as_slice())).unwrap();
+            effects.push(Ok((link, frame, body)));
         }
-        frames
+        effects
     }
 
-    /// Takes the frames that left, as a text.
+    /// Takes the frames that left, with their links and bodies. No link was closed.
+    pub(crate) fn frames(&mut self) -> Vec<(LinkId, Frame, Buf)> {
+        self.effects().into_iter().map(|effect| effect.expect("no link is closed")).collect()
+    }
+
+    /// Takes what left, as a text.
     pub(crate) fn left(&mut self) -> String {
-        let frames = self.frames();
-        let texts: Vec<String> = frames.iter().map(|(link, frame, _)| text(*link, frame)).collect();
-        texts.join(", ")
+        let effects = self.effects().into_iter();
+        let texts = effects.map(|effect| match effect {
+            Ok((link, frame, _)) => text(link, &frame),
+            Err(link) => format!("Close {}", link.0),
+        });
+        texts.collect::<Vec<_>>().join(", ")
     }
 
     /// Takes the jobs that were begun, as a text.

@@ -332,6 +332,8 @@ impl Stage {
         let who = Who::Mdm(i);
         self.marks.meet("sim: an MDM's disk failed");
         self.fault(format_args!("{who}'s disk failed"));
+        // A death that waits for the process's next effects would never come.
+        self.spare(who);
         self.kill(who, Death { keep: true, ..Death::default() });
         self.start_soon(self.proc(who));
     }

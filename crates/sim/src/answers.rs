@@ -173,6 +173,8 @@ impl Stage {
     ) {
         let Who::Sds(i) = self.who(id) else { return };
         let Some(durable) = self.sds(i).and_then(Sds::device).and_then(|d| d.durable()) else {
+            // The server died in the same step, and can't be asked where the blocks are.
+            self.harmed.extend(blocks.map(|b| (i, unit, b.into())));
             return;
         };
         let met = |b: &u32| self.is_harmed_at(i, durable, Some(group), unit, *b);
@@ -326,7 +328,7 @@ impl Stage {
 mod tests {
     use super::*;
     use crate::disk::Damage;
-    use crate::plan::Plan;
+    use crate::plan::{Death, Plan};
     use crate::run;
     use crate::trace::Sink;
     use base::Prng;
@@ -461,6 +463,17 @@ mod tests {
         assert_eq!(may_fail(&mut stage), [true, false]);
         stage.world.disk(id, DiskId(0)).fail(0, BLOCK as usize);
         assert_eq!(may_fail(&mut stage), [true, true]);
+    }
+
+    #[test]
+    fn damage_that_a_server_meets_in_the_step_of_its_death_excuses_what_it_read() {
+        let mut stage = stage(DAMAGES);
+        let (group, unit, _) = place(&stage, 0, STRUCK);
+        let id = stage.proc(Who::Sds(0));
+        stage.kill(Who::Sds(0), Death { keep: true, ..Death::default() });
+        assert_eq!(may_fail(&mut stage), [false, false]);
+        stage.met_damage(id, group, unit, 0..1);
+        assert_eq!(may_fail(&mut stage), [true, false]);
     }
 
     #[test]
