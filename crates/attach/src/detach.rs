@@ -39,6 +39,9 @@ pub struct DetachArgs {
     /// Don't attach it at the next boot of this machine
     #[arg(long)]
     forget: bool,
+    /// With ublk, if the process that served it is gone: lose what was not written
+    #[arg(long)]
+    give_up: bool,
     /// With --forget: the folder that systemd's files are below
     #[arg(long, hide = true, default_value = "/")]
     root: PathBuf,
@@ -59,6 +62,9 @@ pub fn run(args: &DetachArgs) -> Result<Exit> {
     };
     let is_fuse = place.record()?.is_some_and(|record| record.via == Via::Fuse.name());
     let lost = is_fuse && place.process().is_none();
+    if args.give_up {
+        give_up(&place)?;
+    }
     take_down(&place)?;
     println!("{name} is detached.");
     if lost {
@@ -108,8 +114,10 @@ pub(crate) fn undo(place: &Place) -> Result<()> {
             }
         }
         Some(Device::Ublk(device)) => {
-            if device.path().exists() {
-                release(&device.path())?;
+            let path = device.path();
+            if path.exists() {
+                check_served(place, &path)?;
+                release(&path)?;
             }
             // It removes the device.
             end_process(place)?;
@@ -122,6 +130,34 @@ pub(crate) fn undo(place: &Place) -> Result<()> {
         }
     }
     end_process(place)
+}
+
+/// Returns an error if a disk of ublk is mounted whose process is gone: to unmount it would wait.
+fn check_served(place: &Place, disk: &Path) -> Result<()> {
+    let name = &place.name;
+    if place.process().is_some() || block::mounts_of(disk)?.is_empty() {
+        return Ok(());
+    }
+    let text = format!(
+        "the process that served {name} is gone, and its I/O waits: `gabion attach {name}` lets it \
+         go on. To lose what was not written instead: `gabion detach {name} --give-up`"
+    );
+    Err(coded(Exit::InUse, text))
+}
+
+/// Ends a disk of ublk whose process is gone, and unmounts it. Requests that wait fail.
+fn give_up(place: &Place) -> Result<()> {
+    let Some(Device::Ublk(device)) = device(place)?.filter(|_| place.process().is_none()) else {
+        return Ok(());
+    };
+    let mounts = block::mounts_of(&device.path())?;
+    device.stop()?;
+    for mount in mounts.iter().rev() {
+        if !block::unmount(&mount.at)? {
+            return Err(busy(&mount.at, &users(&mount.at), ""));
+        }
+    }
+    Ok(())
 }
 
 /// Ends the process that serves a volume.

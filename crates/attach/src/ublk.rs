@@ -7,7 +7,7 @@
 
 mod server;
 
-use crate::client::{Client, Name};
+use crate::client::{Client, Name, Usable};
 use crate::record::Place;
 use crate::serving;
 use admin::exit::Exit;
@@ -48,12 +48,19 @@ pub(crate) struct Device {
     number: u32,
     /// The mark of its volume.
     mark: u64,
+    /// The generation at which the client's mapping began when the volume was attached.
+    since: u32,
 }
 
 impl Device {
     /// Returns the path of its disk.
     pub(crate) fn path(self) -> PathBuf {
         format!("/dev/ublkb{}", self.number).into()
+    }
+
+    /// Ends its disk after its process has died: all requests fail.
+    pub(crate) fn stop(self) -> Result<()> {
+        Ok(Ublk::stop_orphan(self.number, self.mark)?)
     }
 
     /// Removes it after its process has died.
@@ -100,11 +107,19 @@ pub fn run(target: &Target, args: &UblkArgs) -> Result<Exit> {
             .context("can't handle signals")?;
     }
     let mark = mark(client.cluster(), volume.id);
-    let ublk = match Ublk::find(mark)? {
-        Some(orphan) => Ublk::adopt(orphan)?,
-        None => Ublk::add(&UblkDisk { size: volume.size, read_only: volume.read_only, mark })?,
+    let (ublk, since) = match Ublk::find(mark)? {
+        Some(orphan) => {
+            let former = daemon::config::read(&args.device_file).ok();
+            let since = former.filter(|of: &Device| of.mark == mark).map(|of| of.since);
+            (Ublk::adopt(orphan)?, since.unwrap_or(volume.since))
+        }
+        None => {
+            let disk = UblkDisk { size: volume.size, read_only: volume.read_only, mark };
+            (Ublk::add(&disk)?, volume.since)
+        }
     };
-    let device = Device { number: ublk.number(), mark };
+    let volume = Usable { since, ..volume };
+    let device = Device { number: ublk.number(), mark, since };
     // Before the disk starts, so that it is found even if this process is killed meanwhile.
     daemon::config::write(&args.device_file, &device)?;
     safety::protect().iter().for_each(|warning| eprintln!("{warning}"));
@@ -128,7 +143,7 @@ mod tests {
         assert_eq!(of(0x1_0000_0002, 3), 0x2_0000_0003);
         assert_ne!(of(1, 2), of(2, 1));
         assert!(i64::try_from(of(u64::MAX, u32::MAX)).is_ok());
-        let path = Device { number: 4, mark: 0 }.path();
+        let path = Device { number: 4, mark: 0, since: 1 }.path();
         assert_eq!(path, std::path::Path::new("/dev/ublkb4"));
     }
 }

@@ -116,19 +116,30 @@ impl Ublk {
         Ok(numbers.find(|number| mark_of(&mut control, *number) == Some(mark)))
     }
 
-    /// Removes a device that no process serves, with its disk, if it has this mark. Its requests
-    /// fail.
+    /// Ends the disk of a device that no process serves, if it has this mark. Its requests fail.
     ///
     /// # Errors
-    /// The kernel does not remove it.
-    pub fn remove_orphan(number: u32, mark: u64) -> Result<(), RtError> {
+    /// The kernel does not end it.
+    pub fn stop_orphan(number: u32, mark: u64) -> Result<(), RtError> {
         let (mut control, _) = opened()?;
         if mark_of(&mut control, number) != Some(mark) {
             return Ok(());
         }
         let stopped = control.call(abi::STOP, number, &[], 0);
-        stopped.map_err(RtError::system("the order to stop a disk"))?;
-        delete(&mut control, number)
+        stopped.map_err(RtError::system("the order to stop a disk"))
+    }
+
+    /// Removes a device that no process serves, if it has this mark. Nobody uses its disk.
+    ///
+    /// # Errors
+    /// The kernel does not remove it, or the disk is in use.
+    pub fn remove_orphan(number: u32, mark: u64) -> Result<(), RtError> {
+        Ublk::stop_orphan(number, mark)?;
+        let (mut control, _) = opened()?;
+        match mark_of(&mut control, number) {
+            Some(found) if found == mark => delete(&mut control, number),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the number of the device: its disk is `/dev/ublkbN`.

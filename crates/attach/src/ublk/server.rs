@@ -3,6 +3,9 @@
 //!
 //! One thread does everything. It waits for the kernel, for the client and for a signal at the same
 //! time. The kernel has at most 128 requests of at most 512 KiB under way, so memory is bounded.
+//!
+//! Invariant: if the volume was unmapped since it was attached, all requests fail, also after it is
+//! mapped again. Others may have written meanwhile, and the kernel's cache would not know.
 
 use crate::client::{Client, Usable};
 use crate::serve::errno;
@@ -36,6 +39,8 @@ enum Order {
 pub(crate) struct Server {
     client: Client,
     volume: VolumeId,
+    /// The generation at which the mapping began that the disk belongs to.
+    since: u32,
     /// The disk's size in bytes, or a size that the kernel does not take.
     size: u64,
     ublk: Ublk,
@@ -54,6 +59,7 @@ impl Server {
         Server {
             client,
             volume: volume.id,
+            since: volume.since,
             size: volume.size,
             ublk,
             order: Order::Start,
@@ -176,12 +182,11 @@ impl Server {
     fn take_requests(&mut self) -> Result<bool> {
         let mut requests = std::mem::take(&mut self.requests);
         let more = self.ublk.requests(&mut requests)?;
+        let volume = self.client.volume(self.volume);
+        let is_mapped = volume.is_some_and(|volume| volume.since == self.since);
         for request in requests.drain(..) {
             let UblkRequest { tag, op, at, len } = request;
             let (kind, mut body) = match op {
-                UblkOp::Read => (BlockKind::Read, Buf::EMPTY),
-                UblkOp::Write => (BlockKind::Write, self.client.alloc(len as usize)),
-                UblkOp::Zero(hole) => (BlockKind::Zero { hole }, Buf::EMPTY),
                 // An answer means durable (rule R7).
                 UblkOp::Flush => {
                     self.ublk.answer(tag, Ok(0));
@@ -191,6 +196,13 @@ impl Server {
                     self.ublk.answer(tag, Err(Errno::OPNOTSUPP));
                     continue;
                 }
+                _ if !is_mapped => {
+                    self.fail(tag, Errno::NXIO, "the volume is not mapped to this client any more");
+                    continue;
+                }
+                UblkOp::Read => (BlockKind::Read, Buf::EMPTY),
+                UblkOp::Write => (BlockKind::Write, self.client.alloc(len as usize)),
+                UblkOp::Zero(hole) => (BlockKind::Zero { hole }, Buf::EMPTY),
             };
             if op == UblkOp::Write
                 && let Err(why) = self.ublk.take(tag, body.as_mut())

@@ -642,7 +642,12 @@ GABION detach vol1 && echo '=== detached' || told
 GABION attach vol1 --via ublk && kill -9 $(pidof gabion); sleep 1
 GABION detach vol1 && [ ! -e /dev/ublkc0 ] && echo '=== removed' || told
 GABION attach vol2 --via ublk && echo '=== reading'; dd if=/dev/urandom of=/dev/gabion/vol2 bs=4k count=1
-GABION attach --list; GABION detach vol2; echo "=== end $?"
+GABION attach --list; GABION detach vol2 && echo '=== unused'
+# A mounted disk without a process is not detached by mistake.
+GABION attach vol2 --via ublk --fs ext4 --yes --at /mnt; kill -9 $(pidof gabion); sleep 1
+GABION detach vol2; echo "=== waits $?"
+GABION detach vol2 --give-up; echo "=== end $?"
+[ ! -e /dev/ublkc0 ] && ! grep -q /mnt /proc/mounts && echo '=== clean'
 dmesg | grep -i -E 'error|ublk' | tail -40
 "#;
 
@@ -670,13 +675,16 @@ fn linux_attaches_by_ublk_and_a_killed_server_is_no_error() {
         }
         let refused = on.wait("refused", PATIENCE)?;
         ensure!(refused == "6", "{}", on.said());
-        for mark in ["detached", "gone", "removed", "reading"] {
+        for mark in ["detached", "gone", "removed", "reading", "unused"] {
             ensure!(on.wait(mark, PATIENCE).is_ok(), "no `{mark}`:\n{}", on.said());
         }
+        ensure!(on.wait("waits", PATIENCE)? == "6", "{}", on.said());
         ensure!(on.wait("end", PATIENCE)? == "0", "{}", on.said());
+        ensure!(on.wait("clean", PATIENCE).is_ok(), "something is left:\n{}", on.said());
         let said = on.end(PATIENCE)?;
         ensure!(said.contains("Attached by ublk."), "{said}");
-        ensure!(!said.contains("I/O error"), "{said}");
+        let before = said.split("=== waits").next().unwrap_or_default();
+        ensure!(!before.contains("I/O error"), "{said}");
         Ok(())
     });
 }
