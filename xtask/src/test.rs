@@ -96,8 +96,7 @@ pub(crate) fn run(args: &TestArgs) -> Result<bool> {
     // The programs are downloaded while the code is compiled.
     let install = |steps: &mut Steps| {
         if wanted(Part::System) {
-            ready = programs(steps)?;
-            kernel = kernel::newer(steps);
+            (ready, kernel) = programs(steps)?;
         }
         Ok(())
     };
@@ -305,12 +304,13 @@ fn fuzz(steps: &mut Steps) -> Result<()> {
     Ok(())
 }
 
-/// Installs what the system tests need.
-fn programs(steps: &mut Steps) -> Result<bool> {
+/// Installs what the system tests need. Also returns where a newer kernel for them is, if one was
+/// fetched.
+fn programs(steps: &mut Steps) -> Result<(bool, Option<PathBuf>)> {
     let there =
         steps.check("third-party programs", |steps| packages::ensure(steps, packages::SYSTEM))?;
     packages::ensure(steps, packages::OPTIONAL)?;
-    Ok(there)
+    Ok((there, kernel::newer(steps)))
 }
 
 fn system(steps: &mut Steps, binary: &Binary, kernel: Option<&Path>) -> Result<()> {
