@@ -133,7 +133,7 @@ fn a_machine_reads_back_its_writes_over_several_queues() {
 
         // The next one at this socket is told that it is taken.
         let second = cluster.gabion(&["vhost", "vh-data", "--socket", "/tmp/x.sock"])?;
-        second.fails(6, &["another process serves vh-data", "--client"])?;
+        second.fails(6, &["another `gabion vhost` serves vh-data", "--client"])?;
         let socket = backend.socket.to_str().context("text")?.to_owned();
         let taken = cluster.gabion(&["vhost", "vh-data", "--client", "x", "--socket", &socket])?;
         taken.fails(6, &["in use"])?;
