@@ -331,9 +331,9 @@ impl Report {
                 id: s.id,
                 state: UpDown::of(s.connected),
                 pid: s.pid,
-                nbd_uris: uris(&s.nbd, "nbd"),
-                iscsi_portals: uris(&s.nbd, "iscsi:"),
-                nvme_portals: uris(&s.nbd, "nvme-tcp:"),
+                nbd_uris: uris(&s.uris, "nbd"),
+                iscsi_portals: uris(&s.uris, "iscsi:"),
+                nvme_portals: uris(&s.uris, "nvme-tcp:"),
                 nbd_connections: s.connections,
                 iscsi_sessions: s.iscsi_sessions,
                 counts_left_out: s.counts.as_ref().map_or(0, |counts| counts.left_out),
@@ -502,7 +502,7 @@ mod tests {
                 name: "host1".into(),
                 counts: Some(counts()),
                 connected: true,
-                nbd: vec![
+                uris: vec![
                     "nbd+unix:///?socket=/x".into(),
                     "iscsi://10.0.0.1:3260".into(),
                     "nvme-tcp://10.0.0.1:4420".into(),
@@ -608,14 +608,14 @@ mod tests {
         let told = report(&info);
         assert_eq!((told.volumes[0].unserved, told.exit()), (true, Exit::Degraded));
         // Programs that link the library come and go, so their absence is not a fault.
-        info.sdcs[0].nbd.clear();
+        info.sdcs[0].uris.clear();
         assert_eq!(report(&info).exit(), Exit::Ok);
         info.sdcs.push(SdcStatus {
             connected: true,
-            nbd: vec!["nbd://x/".into()],
+            uris: vec!["nbd://x/".into()],
             ..Default::default()
         });
-        info.sdcs[0].nbd.push("nbd://y/".into());
+        info.sdcs[0].uris.push("nbd://y/".into());
         assert_eq!(report(&info).exit(), Exit::Ok, "another one serves it");
     }
 

@@ -19,8 +19,8 @@ pub struct Sdc {
     pub past: Vec<u64>,
     /// The process id, for people.
     pub pid: u32,
-    /// NBD addresses, for people.
-    pub nbd: Vec<String>,
+    /// The addresses of its targets, for people.
+    pub uris: Vec<String>,
     /// The map version that changed it last.
     pub changed_at: MapVersion,
 }

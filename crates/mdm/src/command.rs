@@ -246,9 +246,9 @@ pub struct RegisterSdc {
     /// The process id, for people.
     #[prost(uint32, tag = "5")]
     pub pid: u32,
-    /// NBD addresses, for people.
+    /// The addresses of its targets, for people.
     #[prost(string, repeated, tag = "6")]
-    pub nbd: Vec<String>,
+    pub uris: Vec<String>,
 }
 
 /// See [`Command::CreateVolume`].

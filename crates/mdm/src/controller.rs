@@ -136,7 +136,7 @@ impl State {
         if let Err(text) = check_peer(&m.name) {
             return Registration::Bad(text);
         }
-        if m.nbd.len() > 16 || m.nbd.iter().any(|uri| uri.len() > 256) {
+        if m.uris.len() > 16 || m.uris.iter().any(|uri| uri.len() > 256) {
             return Registration::Bad(String::from(
                 "at most 16 addresses of 256 bytes can be shown",
             ));
@@ -184,7 +184,7 @@ impl State {
             incarnation: incarnation.0,
             nonce: m.nonce,
             pid: m.pid,
-            nbd: m.nbd.clone(),
+            uris: m.uris.clone(),
         });
         match self.would_change(&command) {
             true => Registration::New(sdc, command),

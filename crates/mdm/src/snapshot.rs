@@ -239,7 +239,7 @@ struct SdcRecord {
     #[prost(uint32, tag = "6")]
     pid: u32,
     #[prost(string, repeated, tag = "7")]
-    nbd: Vec<String>,
+    uris: Vec<String>,
     /// Empty: the name that its processes give.
     #[prost(string, tag = "8")]
     name: String,
@@ -600,7 +600,7 @@ fn sdc_record(id: SdcId, s: &Sdc) -> SdcRecord {
         nonce: s.nonce,
         past: s.past.clone(),
         pid: s.pid,
-        nbd: s.nbd.clone(),
+        uris: s.uris.clone(),
         changed_at: s.changed_at.0,
     }
 }
@@ -614,7 +614,7 @@ fn sdc(r: SdcRecord) -> Sdc {
         nonce: r.nonce,
         past: r.past,
         pid: r.pid,
-        nbd: r.nbd,
+        uris: r.uris,
         changed_at: MapVersion(r.changed_at),
     }
 }

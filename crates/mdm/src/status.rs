@@ -238,7 +238,7 @@ fn sdc(state: &State, seen: &Observed, id: SdcId, room: &mut usize) -> SdcStatus
         name: s.name.clone(),
         pid: s.pid,
         connected: seen.is_some_and(|s| s.connected),
-        nbd: s.nbd.clone(),
+        uris: s.uris.clone(),
         connections: seen.and_then(|s| s.heartbeat.as_ref()).map_or(0, |h| h.connections),
         iscsi_sessions: seen.and_then(|s| s.heartbeat.as_ref()).map_or(0, |h| h.iscsi_sessions),
         held: seen.and_then(|s| s.heartbeat.as_ref()).map_or(0, |h| h.held),

@@ -315,7 +315,7 @@ pub struct RegisterSdc {
     /// The addresses where it serves NBD, iSCSI and NVMe/TCP, as URIs without the name of a volume,
     /// for people and `status`.
     #[prost(string, repeated, tag = "4")]
-    pub nbd: Vec<String>,
+    pub uris: Vec<String>,
     /// The id that an MDM gave to this process before; 0: none yet.
     #[prost(uint32, tag = "80")]
     pub id: u32,

@@ -126,8 +126,8 @@ fn body(kind: Kind) -> Vec<u8> {
         }
         .encode_to_vec(),
         Kind::RegisterSdc => {
-            let (name, nbd) = ("c".into(), vec!["nbd://10.0.0.9/".into()]);
-            RegisterSdc { name, nonce: 5, pid: 100, nbd, id: 4, incarnation: 40, build: build() }
+            let (name, uris) = ("c".into(), vec!["nbd://10.0.0.9/".into()]);
+            RegisterSdc { name, nonce: 5, pid: 100, uris, id: 4, incarnation: 40, build: build() }
                 .encode_to_vec()
         }
         Kind::Registered => {

@@ -32,7 +32,7 @@ pub(super) fn sdc_up(state: &State, c: &command::RegisterSdc) -> Option<Edits> {
         nonce: c.nonce,
         past,
         pid: c.pid,
-        nbd: c.nbd.clone(),
+        uris: c.uris.clone(),
         changed_at: old.map_or(state.version, |s| s.changed_at),
     };
     let sdc = (old != Some(&entry)).then_some((id, Some(entry)));

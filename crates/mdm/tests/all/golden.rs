@@ -85,7 +85,7 @@ fn history() -> Vec<Vec<Command>> {
         incarnation: 3 + u64::from(sdc),
         nonce: 9,
         pid: 7,
-        nbd: vec!["nbd://10.0.0.9/".into()],
+        uris: vec!["nbd://10.0.0.9/".into()],
     };
     let intend = |intent: Intent| Intend { devices: vec![4], intent: intent as i32 };
     let scrub = Scrub { device: 1, number: 1 };

@@ -251,7 +251,7 @@ impl Sdc {
             name: self.config.name.clone(),
             nonce: self.config.nonce,
             pid: self.config.pid,
-            nbd: self.config.uris.clone(),
+            uris: self.config.uris.clone(),
             id: self.me.map_or(0, |(sdc, _)| sdc.0),
             incarnation: self.me.map_or(0, |(_, life)| life.0),
             build: Some(BuildInfo::of(&self.config.dialect)),

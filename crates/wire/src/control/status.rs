@@ -288,7 +288,7 @@ pub struct SdcStatus {
     pub connected: bool,
     /// Its addresses of NBD, iSCSI and NVMe/TCP, as URIs without the name of a volume.
     #[prost(string, repeated, tag = "5")]
-    pub nbd: Vec<String>,
+    pub uris: Vec<String>,
     /// NBD connections.
     #[prost(uint32, tag = "6")]
     pub connections: u32,

@@ -7,8 +7,8 @@ fn a_restarted_client_gets_a_new_incarnation() {
     let mut b = Bench::new();
     let say = |b: &mut Bench, nonce| {
         let link = b.say_hello(Role::Sdc);
-        let nbd = vec!["nbd://x".into()];
-        let m = RegisterSdc { name: "c".into(), nonce, pid: 5, nbd, ..RegisterSdc::default() };
+        let uris = vec!["nbd://x".into()];
+        let m = RegisterSdc { name: "c".into(), nonce, pid: 5, uris, ..RegisterSdc::default() };
         b.send(link, Header::new(Kind::RegisterSdc), &m);
         (link, b.take::<Registered>(link, Kind::Registered)[0].clone())
     };
@@ -25,7 +25,7 @@ fn a_restarted_client_gets_a_new_incarnation() {
     assert_eq!(b.refusal(old).0, RefusalCode::Superseded);
     let status = b.ask(Ask::Status(StatusRequest {})).status.unwrap();
     assert_eq!((status.sdcs[0].connections, status.sdcs[0].connected), (3, true));
-    assert_eq!(status.sdcs[0].nbd, ["nbd://x"]);
+    assert_eq!(status.sdcs[0].uris, ["nbd://x"]);
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn a_client_registers_pulls_the_map_and_sends_heartbeats() {
     let (who, hello) = &c.log.hellos[0];
     assert_eq!((*who, hello.role(), hello.id, hello.incarnation), (Who::Mdm, Role::Sdc, 0, 0));
     let registration = &c.log.registrations[0];
-    assert_eq!((registration.nonce, registration.pid, registration.nbd.len()), (77, 5, 1));
+    assert_eq!((registration.nonce, registration.pid, registration.uris.len()), (77, 5, 1));
     assert_eq!((c.map_version(), c.log.pulls.len(), c.log.heartbeats), (MapVersion(5), 1, 1));
     assert_eq!(c.sdc.volume_by_name("data").map(|(id, v)| (id, v.size)), Some((VOLUME, 8 * MIB)));
     assert!(c.sdc.volume_by_name("none").is_none());
