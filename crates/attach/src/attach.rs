@@ -50,8 +50,8 @@ pub struct AttachArgs {
     #[arg(long, requires = "fs")]
     yes: bool,
     /// The client's name, where volumes are mapped by name: for nvme and nbd, the data client of
-    /// this machine that serves it [default: any]; for fuse, the one that is made [default:
-    /// HOST-mount-N]
+    /// this machine that serves it [default: any]; for fuse and ublk, the one that is made
+    /// [default: HOST-mount-N, HOST-ublk-VOLUME]
     #[arg(long, value_name = "SDC")]
     client: Option<String>,
     #[command(flatten)]
@@ -97,6 +97,7 @@ pub fn run(target: &Target, args: &AttachArgs) -> Result<Exit> {
     if let Some(place) = serve_again(target, args, name)? {
         let attached = Attached::of(&place)?.context("it was attached before")?;
         print(args, &attached, &[])?;
+        check_again(args, &attached)?;
         return Ok(Exit::Ok);
     }
     let keys = args.keys.read()?;
@@ -146,6 +147,24 @@ fn print(args: &AttachArgs, attached: &Attached, not_taken: &[NotTaken]) -> Resu
         println!("{}", serde_json::to_string_pretty(&done)?);
     } else {
         println!("{}", told(attached, not_taken));
+    }
+    Ok(())
+}
+
+/// Returns an error if a volume that is served again is not attached as the command asks for.
+fn check_again(args: &AttachArgs, attached: &Attached) -> Result<()> {
+    let name = &attached.volume;
+    let there = |at: &PathBuf| {
+        let at = at.canonicalize().unwrap_or_else(|_| at.clone());
+        attached.mounted.iter().any(|mount| mount.at == at)
+    };
+    if args.at.as_ref().is_some_and(|at| !there(at)) {
+        let text = format!("{name} is served again, but not mounted there: `gabion detach {name}`");
+        return Err(coded(Exit::InUse, format!("{text}, and attach it again")));
+    }
+    if args.persist && !persist::is_lasting(&args.root, name) {
+        let text = format!("{name} is served again, but not at each boot: `gabion detach {name}`");
+        return Err(coded(Exit::InUse, format!("{text}, and attach it again")));
     }
     Ok(())
 }

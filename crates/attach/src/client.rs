@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Longest wait of one round of the loop while the client waits for that.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Most bytes of a volume's name in a client's name. They are the last ones of the volume's name.
+/// Most bytes of a volume's name in a client's name.
 const NAMED: usize = 17;
 
 /// Callback for the notes of nodes.
@@ -72,8 +72,7 @@ impl Name {
     /// previous one can't take effect later (R8).
     pub(crate) fn of_volume(given: Option<&str>, volume: &str, command: &str) -> Result<Name> {
         let Some(name) = given else {
-            let skip = volume.len().saturating_sub(NAMED);
-            let mark = format!("-{command}-{}", volume.get(skip..).unwrap_or_default());
+            let mark = format!("-{command}-{}", short(volume));
             let text = || {
                 format!(
                     "another `gabion {command}` serves {volume} here: end that one, or give this \
@@ -85,6 +84,27 @@ impl Name {
         };
         Ok(Name::given(name))
     }
+
+    /// Returns this name, which no other process of this host may use meanwhile.
+    pub(crate) fn alone(name: &str) -> Result<Name> {
+        let text = || format!("another process here uses the client's name {name}: end that one");
+        let held = HeldName::of(name.to_owned())?;
+        Ok(Name::held(held.ok_or_else(|| coded(Exit::InUse, text()))?))
+    }
+
+    /// Returns its text.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+/// Returns a volume's name, or its end and a checksum of it, if it is too long for a client's name.
+fn short(volume: &str) -> String {
+    if volume.len() <= NAMED {
+        return volume.to_owned();
+    }
+    let tail = volume.get(volume.len() - (NAMED - 9)..).unwrap_or_default();
+    format!("{tail}-{:08x}", base::crc::crc32c(volume.as_bytes()))
 }
 
 /// A client that an MDM has accepted.
@@ -211,5 +231,17 @@ impl Client {
     /// A descriptor that is readable when there is something to do.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.reactor.fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_of_volumes_stay_different() {
+        assert_eq!(short("vol1"), "vol1");
+        let (a, b) = (short("prod-postgres-data-0001"), short("test-postgres-data-0001"));
+        assert!(a != b && a.len() <= NAMED && b.len() <= NAMED, "{a} {b}");
     }
 }

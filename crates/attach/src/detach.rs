@@ -9,7 +9,7 @@ use crate::{block, holders, nbd, nvme, persist, ublk};
 use admin::exit::{Exit, coded};
 use anyhow::{Context, Result};
 use clap::Args;
-use daemon::spec;
+use daemon::{files, spec};
 use fleet::println;
 use rustix::mount::UnmountFlags;
 use rustix::process::Signal;
@@ -115,13 +115,20 @@ pub(crate) fn undo(place: &Place) -> Result<()> {
         }
         Some(Device::Ublk(device)) => {
             let path = device.path();
-            if path.exists() {
-                check_served(place, &path)?;
-                release(&path)?;
+            match place.process() {
+                Some(_) if path.exists() => release(&path)?,
+                None if path.exists() => {
+                    check_served(place, &path)?;
+                    let claim = block::claim(&path)?.ok_or_else(|| elsewhere(&path))?;
+                    device.stop()?;
+                    drop(claim);
+                }
+                _ => {}
             }
-            // It removes the device.
-            end_process(place)?;
+            end_server(place, &path)?;
             device.remove()?;
+            files::remove(&place.ublk_file()).context("the device's file")?;
+            return Ok(());
         }
         Some(Device::Nvme(device, connection)) => {
             // If the volume was unmapped, only the connection is left.
@@ -130,6 +137,23 @@ pub(crate) fn undo(place: &Place) -> Result<()> {
         }
     }
     end_process(place)
+}
+
+/// Ends the process that serves a disk of ublk. It claims the disk before, and removes it.
+fn end_server(place: &Place, disk: &Path) -> Result<()> {
+    let Some(process) = place.process() else { return Ok(()) };
+    process.signal(Signal::TERM)?;
+    if process.wait_gone(ENDING) {
+        return Ok(());
+    }
+    let log = fs::read_to_string(place.log()).unwrap_or_default();
+    let last = log.lines().last().unwrap_or_default();
+    let text = format!(
+        "process {}, which serves {}, does not end. It said last: {last}",
+        process.pid,
+        disk.display()
+    );
+    Err(coded(Exit::InUse, text))
 }
 
 /// Returns an error if a disk of ublk is mounted whose process is gone: to unmount it would wait.
@@ -153,9 +177,9 @@ fn give_up(place: &Place) -> Result<()> {
     let mounts = block::mounts_of(&device.path())?;
     device.stop()?;
     for mount in mounts.iter().rev() {
-        if !block::unmount(&mount.at)? {
-            return Err(busy(&mount.at, &users(&mount.at), ""));
-        }
+        // Programs that use it get errors, and keep it until they end.
+        rustix::mount::unmount(&mount.at, UnmountFlags::DETACH)
+            .with_context(|| format!("can't unmount {}", mount.at.display()))?;
     }
     Ok(())
 }
@@ -190,10 +214,13 @@ fn device(place: &Place) -> Result<Option<Device>> {
     if let Some(device) = nbd::device(&place.name) {
         return Ok(Some(Device::Nbd(device)));
     }
-    if let Some(device) = ublk::device(place)? {
+    let record = place.record()?;
+    if record.as_ref().is_none_or(|record| record.via == Via::Ublk.name())
+        && let Some(device) = ublk::device(place)?
+    {
         return Ok(Some(Device::Ublk(device)));
     }
-    if let Some(connection) = place.record()?.and_then(|record| record.connection) {
+    if let Some(connection) = record.and_then(|record| record.connection) {
         return Ok(Some(Device::Nvme(nvme::device(&connection.uuid), connection)));
     }
     let file = place.file();
@@ -228,7 +255,7 @@ fn elsewhere(device: &Path) -> anyhow::Error {
 
 /// Returns an error if a process uses the device or a mount of it, so that the volume is not half
 /// detached.
-pub(crate) fn check_unused(device: &Path) -> Result<()> {
+fn check_unused(device: &Path) -> Result<()> {
     let on_top = block::on_top(device);
     if !on_top.is_empty() {
         let text = format!(

@@ -33,7 +33,7 @@ use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 /// The shortest secret in bytes (RFC 7143 9.2.1).
@@ -151,7 +151,16 @@ pub fn key(path: &Path) -> Result<Hidden> {
 fn read<T>(path: &Path, parse: impl FnOnce(&str) -> Result<T>) -> Result<T> {
     let what = || format!("can't use the secrets in {}", path.display());
     let file = fs::File::open(path).with_context(what)?;
-    let mode = file.metadata().with_context(what)?.permissions().mode() & 0o777;
+    let found = file.metadata().with_context(what)?;
+    let (owner, user) = (found.uid(), rustix::process::geteuid().as_raw());
+    if owner != user {
+        bail!(
+            "the secrets in {0} belong to user {owner}, who can read and change them: chown {user} \
+             {0}",
+            path.display()
+        );
+    }
+    let mode = found.permissions().mode() & 0o777;
     if mode != 0o600 {
         bail!(
             "the secrets in {0} have mode {mode:04o}: make it 0600 (chmod 600 {0}), so that nobody \

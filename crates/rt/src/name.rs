@@ -41,7 +41,11 @@ impl HeldName {
         let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let host: String = host.trim().chars().filter(char::is_ascii_graphic).take(HOST).collect();
         let host = if host.is_empty() { "host".to_owned() } else { host };
-        let text = format!("{host}{mark}");
+        HeldName::of(format!("{host}{mark}"))
+    }
+
+    /// Reserves this name. `None`: it is in use on this host.
+    pub fn of(text: String) -> io::Result<Option<HeldName>> {
         let at = SocketAddr::from_abstract_name(format!("gabion/{text}"))?;
         match UnixDatagram::bind_addr(&at) {
             Ok(socket) => Ok(Some(HeldName { text, _socket: socket })),

@@ -25,8 +25,9 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-/// How long another server of the device may take to end.
-const ENDING: Duration = Duration::from_secs(10);
+/// How long the kernel may take to notice that the former server of a device has ended: up to 30 s,
+/// if all requests were under way.
+const ENDING: Duration = Duration::from_secs(45);
 /// How long the file of a new device may take to appear.
 const APPEARING: Duration = Duration::from_secs(5);
 
@@ -56,8 +57,7 @@ fn open(path: &str) -> Result<OwnedFd, RtError> {
 }
 
 impl Ublk {
-    /// Makes a device, and begins to start its disk: [`Ublk::ended`] tells when it is there. The
-    /// kernel reads from the disk before that.
+    /// Makes a device without a disk.
     ///
     /// # Errors
     /// The driver is missing or too old, or memory is short.
@@ -65,20 +65,23 @@ impl Ublk {
         let (mut control, features) = opened()?;
         let added = control.call(abi::ADD, u32::MAX, &abi::info(disk, features), 0);
         added.map_err(RtError::system("the order to make a device"))?;
-        let (number, _) = abi::number_and_mark(control.data());
-        let mut ublk = Ublk { number, features, control, queue: None };
-        let begun = ublk.begin(disk);
-        if begun.is_err() {
-            // The reason why it did not begin says more than a failure to remove it.
+        let number = abi::read_info(control.data()).number;
+        let set = control.call(abi::SET_PARAMS, number, &abi::params(disk), 0);
+        let ublk = Ublk { number, features, control, queue: None };
+        if let Err(why) = set {
+            // The reason says more than a failure to remove the device.
             let _ = ublk.remove();
-            return Err(begun.expect_err("it has just failed"));
+            return Err(RtError::system("the order to set a disk's properties")(why));
         }
         Ok(ublk)
     }
 
-    fn begin(&mut self, disk: &UblkDisk) -> Result<(), RtError> {
-        let set = self.control.call(abi::SET_PARAMS, self.number, &abi::params(disk), 0);
-        set.map_err(RtError::system("the order to set a disk's properties"))?;
+    /// Begins to start the disk: [`Ublk::ended`] tells when it is there. The kernel reads from the
+    /// disk before that.
+    ///
+    /// # Errors
+    /// Memory is short, or the kernel takes no order.
+    pub fn start(&mut self) -> Result<(), RtError> {
         self.queue = Some(Queue::open(self.number)?);
         self.order(abi::START, std::process::id().into(), "the order to start a disk")
     }
@@ -103,17 +106,17 @@ impl Ublk {
         Ok(ublk)
     }
 
-    /// Returns the number of the device with this mark, if there is one.
+    /// Returns the number of the device with this mark, if there is one, and whether it has a disk.
     ///
     /// # Errors
     /// The driver is missing or too old.
-    pub fn find(mark: u64) -> Result<Option<u32>, RtError> {
+    pub fn find(mark: u64) -> Result<Option<(u32, bool)>, RtError> {
         let (mut control, _) = opened()?;
         let entries = std::fs::read_dir("/sys/class/ublk-char").into_iter().flatten().flatten();
         let names = entries.map(|entry| entry.file_name());
-        let mut numbers =
-            names.filter_map(|name| name.to_str()?.strip_prefix("ublkc")?.parse().ok());
-        Ok(numbers.find(|number| mark_of(&mut control, *number) == Some(mark)))
+        let numbers = names.filter_map(|name| name.to_str()?.strip_prefix("ublkc")?.parse().ok());
+        let mut all = numbers.filter_map(|number| info_of(&mut control, number));
+        Ok(all.find(|info| info.mark == mark).map(|info| (info.number, info.started)))
     }
 
     /// Ends the disk of a device that no process serves, if it has this mark. Its requests fail.
@@ -122,7 +125,7 @@ impl Ublk {
     /// The kernel does not end it.
     pub fn stop_orphan(number: u32, mark: u64) -> Result<(), RtError> {
         let (mut control, _) = opened()?;
-        if mark_of(&mut control, number) != Some(mark) {
+        if !is_marked(&mut control, number, mark) {
             return Ok(());
         }
         let stopped = control.call(abi::STOP, number, &[], 0);
@@ -136,9 +139,9 @@ impl Ublk {
     pub fn remove_orphan(number: u32, mark: u64) -> Result<(), RtError> {
         Ublk::stop_orphan(number, mark)?;
         let (mut control, _) = opened()?;
-        match mark_of(&mut control, number) {
-            Some(found) if found == mark => delete(&mut control, number),
-            _ => Ok(()),
+        match is_marked(&mut control, number, mark) {
+            true => delete(&mut control, number),
+            false => Ok(()),
         }
     }
 
@@ -249,7 +252,8 @@ impl Ublk {
     /// The kernel does not remove it.
     pub fn remove(mut self) -> Result<(), RtError> {
         self.queue = None;
-        delete(&mut self.control, self.number)
+        // An earlier order may not have ended.
+        delete(&mut Control::open()?, self.number)
     }
 }
 
@@ -260,18 +264,27 @@ fn opened() -> Result<(Control, u64), RtError> {
     let features = u64::from_ne_bytes(*control.data().first_chunk().expect("it is long enough"));
     match asked {
         Ok(()) if features & abi::NEEDED == abi::NEEDED => Ok((control, features)),
-        Err(why) if why.raw_os_error() != Some(libc::EOPNOTSUPP) => {
+        Err(why) if !is_unknown(&why) => {
             Err(RtError::system("the order that asks for the features of ublk")(why))
         }
-        // Linux 6.0 to 6.3 do not know the order.
+        // Before Linux 6.5, the order is unknown, or is about a device that does not exist.
         _ => Err(RtError::OldUblk),
     }
 }
 
-/// Returns the mark of a device. `None`: there is no such device.
-fn mark_of(control: &mut Control, number: u32) -> Option<u64> {
+/// Returns true for the errors by which an older driver refuses an order that it does not know.
+fn is_unknown(why: &io::Error) -> bool {
+    matches!(why.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENODEV | libc::EINVAL))
+}
+
+/// Returns the description of a device. `None`: there is no such device.
+fn info_of(control: &mut Control, number: u32) -> Option<abi::Info> {
     control.call(abi::GET_INFO, number, &[0; abi::INFO], 0).ok()?;
-    Some(abi::number_and_mark(control.data()).1)
+    Some(abi::read_info(control.data()))
+}
+
+fn is_marked(control: &mut Control, number: u32, mark: u64) -> bool {
+    info_of(control, number).is_some_and(|info| info.mark == mark)
 }
 
 fn delete(control: &mut Control, number: u32) -> Result<(), RtError> {
@@ -311,10 +324,8 @@ impl Queue {
         let (rights, flags) = (ProtFlags::READ, MapFlags::SHARED | MapFlags::POPULATE);
         // SAFETY: the kernel chooses the address, so nothing that is mapped is replaced.
         let start = unsafe { mmap(std::ptr::null_mut(), bytes, rights, flags, &file, 0) };
-        let start = start.ok().and_then(|start| NonNull::new(start.cast()));
-        let Some(descriptions) = start else {
-            return Err(RtError::system("mmap")(io::Error::last_os_error()));
-        };
+        let start = start.map_err(|why| RtError::system("mmap")(why.into()))?;
+        let descriptions = NonNull::new(start.cast()).expect("a mapping is not at address 0");
         // A ring without deferred work: this thread waits in `poll`.
         let ring =
             IoUring::new(u32::from(abi::DEPTH)).map_err(RtError::system("io_uring_setup"))?;

@@ -7,9 +7,9 @@
 //! Invariant: if the volume was unmapped since it was attached, all requests fail, also after it is
 //! mapped again. Others may have written meanwhile, and the kernel's cache would not know.
 
+use super::claim::Claiming;
 use crate::client::{Client, Usable};
 use crate::serve::errno;
-use crate::{block, detach};
 use anyhow::{Context, Result, bail};
 use base::VolumeId;
 use fleet::{eprintln, println};
@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use seam::{BlockError, BlockKind, BlockRequest, Buf, RequestId};
 use std::io::Read;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -35,6 +35,15 @@ enum Order {
     Stop,
 }
 
+/// The result of a wait.
+#[derive(Clone, Copy, Debug, Default)]
+struct Woken {
+    /// A signal has arrived.
+    stop: bool,
+    /// The disk was claimed, or is in use.
+    claimed: bool,
+}
+
 /// A disk that is served.
 pub(crate) struct Server {
     client: Client,
@@ -45,6 +54,10 @@ pub(crate) struct Server {
     size: u64,
     ublk: Ublk,
     order: Order,
+    /// The disk is being claimed, because this process is to end.
+    claiming: Option<Claiming>,
+    /// It was claimed, and ends.
+    claim: Option<OwnedFd>,
     /// The requests under way, by their numbers.
     pending: Vec<Option<UblkRequest>>,
     requests: Vec<UblkRequest>,
@@ -63,6 +76,8 @@ impl Server {
             size: volume.size,
             ublk,
             order: Order::Start,
+            claiming: None,
+            claim: None,
             pending: Vec::new(),
             requests: Vec::new(),
             answers: Vec::new(),
@@ -92,23 +107,28 @@ impl Server {
             }
             self.grow()?;
             self.ublk.submit()?;
-            if stops && self.order == Order::None {
+            if stops && self.order == Order::None && self.claiming.is_none() {
                 stops = false;
-                self.stop(disk)?;
+                self.claiming = Some(Claiming::begin(disk)?);
             }
             let idle = self.client.arm()?;
             let idle = !self.finish()? && idle;
             self.ublk.submit()?;
-            if self.wait(stop, idle)? {
+            let woken = self.wait(stop, idle)?;
+            if woken.stop {
                 // One byte for each signal.
                 let _ = stop.read(&mut [0; 64])?;
                 stops = true;
+            }
+            if woken.claimed {
+                self.stop(disk)?;
             }
         }
     }
 
     /// Removes the device after its disk has ended.
-    pub(crate) fn remove(self) -> Result<()> {
+    pub(crate) fn remove(mut self) -> Result<()> {
+        self.claim = None;
         Ok(self.ublk.remove()?)
     }
 
@@ -128,15 +148,16 @@ impl Server {
         }
     }
 
-    /// Ends the disk, unless it is in use.
+    /// Ends the disk if it could be claimed. So nobody mounts it any more.
     fn stop(&mut self, disk: &Path) -> Result<()> {
-        if let Some(mount) = block::mounts_of(disk)?.first() {
-            let at = mount.at.display();
-            eprintln!("this process goes on: {} is mounted at {at}", disk.display());
-            return Ok(());
-        }
-        if let Err(why) = detach::check_unused(disk) {
-            eprintln!("this process goes on: {why:#}");
+        let Some(claiming) = self.claiming.take() else { return Ok(()) };
+        self.claim = claiming.end()?;
+        if self.claim.is_none() {
+            eprintln!(
+                "this process goes on: {} is mounted, or a part of it is, or another device is \
+                 built on it",
+                disk.display()
+            );
             return Ok(());
         }
         self.order = Order::Stop;
@@ -161,19 +182,23 @@ impl Server {
         Ok(())
     }
 
-    /// Waits for work if the loop is `idle`; otherwise checks for work without waiting. Returns
-    /// true after a signal.
-    fn wait(&self, stop: &UnixStream, idle: bool) -> Result<bool> {
+    /// Waits for work if the loop is `idle`; otherwise checks for work without waiting.
+    fn wait(&self, stop: &UnixStream, idle: bool) -> Result<Woken> {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let (client, order) = (self.client.fd(), self.ublk.order_fd());
         let mut all: Vec<PollFd<'_>> = [stop.as_fd(), client, order]
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .into();
+        let claim = self.claiming.as_ref().map(Claiming::fd);
         let requests = self.ublk.requests_fd();
-        all.extend(requests.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        let more = claim.into_iter().chain(requests);
+        all.extend(more.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         match rustix::event::poll(&mut all, (!idle).then_some(&now)) {
-            Ok(_) => Ok(!all[0].revents().is_empty()),
-            Err(Errno::INTR) => Ok(false),
+            Ok(_) => Ok(Woken {
+                stop: !all[0].revents().is_empty(),
+                claimed: self.claiming.is_some() && !all[3].revents().is_empty(),
+            }),
+            Err(Errno::INTR) => Ok(Woken::default()),
             Err(why) => Err(why).context("can't wait"),
         }
     }

@@ -127,11 +127,20 @@ pub(super) fn info(disk: &UblkDisk, features: u64) -> [u8; INFO] {
     bytes
 }
 
-/// Returns the number of a device, and its mark.
-pub(super) fn number_and_mark(info: &[u8; INFO]) -> (u32, u64) {
+/// A device, as the kernel describes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Info {
+    pub(super) number: u32,
+    pub(super) mark: u64,
+    /// It has a disk.
+    pub(super) started: bool,
+}
+
+/// Reads the description of a device.
+pub(super) fn read_info(info: &[u8; INFO]) -> Info {
     let number = u32::from_ne_bytes(*info[12..].first_chunk().expect("it is long enough"));
     let mark = u64::from_ne_bytes(*info[32..].first_chunk().expect("it is long enough"));
-    (number, mark)
+    Info { number, mark, started: info[4] != 0 }
 }
 
 /// Returns the properties of a disk.
@@ -203,9 +212,11 @@ mod tests {
     fn a_device_is_described_and_found_by_its_mark() {
         let mut bytes = info(&DISK, u64::MAX);
         assert_eq!(bytes[..4], [1, 0, 128, 0]);
-        assert_eq!(number_and_mark(&bytes), (u32::MAX, DISK.mark));
+        let found = Info { number: u32::MAX, mark: DISK.mark, started: false };
+        assert_eq!(read_info(&bytes), found);
         put(&mut bytes, 12, 3u32.to_ne_bytes());
-        assert_eq!(number_and_mark(&bytes), (3, DISK.mark));
+        put(&mut bytes, 4, 2u16.to_ne_bytes());
+        assert_eq!(read_info(&bytes), Info { number: 3, started: true, ..found });
         let params = params(&DISK);
         assert_eq!((params[0], params[4], params[8]), (60, 3, 1), "length, groups, read-only");
         assert_eq!(params[24..28], (2u32 << 20).to_ne_bytes(), "sectors");

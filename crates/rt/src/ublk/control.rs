@@ -16,8 +16,9 @@ use std::time::Duration;
 /// Bytes that an order reads or fills.
 pub(super) type Data = [u8; abi::INFO];
 
-/// How long the kernel may take for an order that does not depend on the disk's I/O.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the kernel may take for an order. It may notice the end of a server only when a request
+/// is 30 s old.
+const PATIENCE: Duration = Duration::from_secs(45);
 
 /// The driver's control file, and a ring for orders.
 pub(super) struct Control {
@@ -39,8 +40,8 @@ impl Control {
     /// Begins an order for a device. `data` is what it reads; after the order, [`Control::data`] is
     /// what it has filled.
     ///
-    /// # Panics
-    /// While another order is under way.
+    /// # Errors
+    /// Another order is under way, or the kernel takes none.
     pub(super) fn begin(
         &mut self,
         order: u32,
@@ -48,7 +49,9 @@ impl Control {
         data: &[u8],
         value: u64,
     ) -> io::Result<()> {
-        assert!(!self.busy, "one order at a time");
+        if self.busy {
+            return Err(io::Error::other("an earlier order has not ended"));
+        }
         let at = self.data.as_ptr();
         if !data.is_empty() {
             // SAFETY: no order is under way, so nothing else uses the memory.
