@@ -56,8 +56,8 @@ const PLANS: [(Mutant, &str, &str); 37] = [
     ),
     (
         Mutant::BelieveDoubtful,
-        "emptied-between-two-recoveries",
-        include_str!("../plans/emptied-between-two-recoveries.plan"),
+        "same-backup-while-a-group-is-stuck",
+        include_str!("../plans/same-backup-while-a-group-is-stuck.plan"),
     ),
     (
         Mutant::ForgetDeletions,
