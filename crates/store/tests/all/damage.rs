@@ -108,54 +108,9 @@ fn damage_of_the_last_write_is_found_after_a_rest() {
     }
 }
 
-/// Completes every operation that is not held.
-fn step_all(world: &mut World) {
-    world.flush();
-    while world.has_open() {
-        world.step();
-    }
-}
-
-/// While the data of an older write hangs, a newer write completes. Then a later batch is written:
-/// that of a third write, or the one of a store that rests.
 #[test]
 fn damage_of_a_write_is_found_although_an_older_write_hangs() {
-    for rests in [false, true] {
-        let mut world = written();
-        world.mount(None).unwrap();
-        let (newer, group) = (unit(1), World::group(unit(1)));
-        let slots = Layout::new(SIZE).unwrap().extents[0].slots;
-        world.write(group, unit(5), 0, 4 * BLOCK, false);
-        world.hold_writes(slots.at..slots.end());
-        world.write(group, newer, 16 * BLOCK, 16 * BLOCK, false); // whole: to another slot
-        let before = world.ended;
-        step_all(&mut world);
-        assert_eq!(world.ended - before, 1, "the newer one is acknowledged, the older one hangs");
-        if rests {
-            (0..4).for_each(|_| {
-                world.rest();
-                step_all(&mut world);
-            });
-        } else {
-            // In the slot of the older one. One that the newer one gave back would show its end.
-            world.write(group, unit(5), 8 * BLOCK, 4 * BLOCK, false);
-            world.hold_writes(slots.at..slots.end());
-            step_all(&mut world);
-        }
-        let store = world.store.as_ref().unwrap();
-        assert_eq!(store.stats().batches, 2, "rests: {rests}");
-        let place = store.place(group, newer, 18).unwrap();
-        world.crash(Fate::Dropped);
-        world.disk.write(place, &[7; BLOCK as usize], true);
-        world.may_be_damaged = true;
-        world.mount(None).unwrap();
-        let store = world.store.as_ref().unwrap();
-        assert!(store.valid(group, unit(5)).is_empty(), "what was torn is dropped");
-        assert_eq!(store.stats().dropped, if rests { 1 } else { 2 });
-        world.read(group, newer, 16 * BLOCK, 16 * BLOCK);
-        step_all(&mut world);
-        assert_eq!(world.corrupt, [(newer, 18, 1)], "it is not taken for a write that was torn");
-    }
+    (1..=20).for_each(lives::rot_behind_a_slow_write);
 }
 
 #[test]
