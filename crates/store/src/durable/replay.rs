@@ -4,11 +4,11 @@
 //! batch before it was durable once and is damaged. The device is refused then, because going on
 //! would lose acknowledged writes.
 //!
-//! A record counts when it is settled (a later batch says so: it says below which number all are,
-//! and names others), when a later record shows that its job had completed (the caller starts nothing on the same blocks before that), or when the data
-//! that it put into fresh space is there. Other records are dropped: they were never acknowledged.
-//! Data that can't be read may be there, and may have been acknowledged. Its record counts, and
-//! reads of it find damage.
+//! A record counts when it is settled (a later batch says below which number all records are, and
+//! names others), when a later record shows that its job had completed (the caller starts nothing on
+//! the same blocks before that), or when the data that it put into fresh space is there. Other
+//! records are dropped: they were never acknowledged. Data that can't be read may be there, and may
+//! have been acknowledged. Its record counts, and reads of it find damage.
 
 use super::error::MountError;
 use super::format::{BATCH_MAGIC, BatchHead, NO_SLOT, batch_crc, block_sum};
