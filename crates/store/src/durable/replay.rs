@@ -5,8 +5,8 @@
 //! would lose acknowledged writes.
 //!
 //! A record counts when it is settled (a later batch says below which number all records are, and
-//! names others), when a later record shows that its job had completed (the caller starts nothing on
-//! the same blocks before that), or when the data that it put into fresh space is there. Other
+//! names others), when a later record shows that its job had completed (the caller starts nothing
+//! on the same blocks before that), or when the data that it put into fresh space is there. Other
 //! records are dropped: they were never acknowledged. Data that can't be read may be there, and may
 //! have been acknowledged. Its record counts, and reads of it find damage.
 
