@@ -186,7 +186,7 @@ impl Durable {
             Some(Need::Log) | None => {}
         }
         if count == 0 {
-            if names > 0 {
+            if self.log.is_untold() {
                 self.write_settled(out); // data may be damaged while jobs wait
             }
             return;

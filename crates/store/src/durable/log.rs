@@ -44,6 +44,8 @@ pub(super) struct Log {
     settled_written: u64,
     /// Settled records that no batch names yet. The first unsettled one may have passed some.
     unnamed: VecDeque<u64>,
+    /// Records with data are settled, and no batch says so yet.
+    untold: bool,
 }
 
 impl Log {
@@ -51,7 +53,8 @@ impl Log {
     pub(super) fn new(area: Area, uuid: [u64; 2], life: u64, head: LogStart) -> Log {
         let (window, batches, unnamed) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
         let (tail, settled_written) = (head.position, head.record);
-        Log { area, uuid, life, head, tail, window, batches, settled_written, unnamed }
+        let untold = false;
+        Log { area, uuid, life, head, tail, window, batches, settled_written, unnamed, untold }
     }
 
     /// Returns the number of the mount, which batches carry.
@@ -99,6 +102,11 @@ impl Log {
         self.settled() > self.settled_written || !self.unnamed.is_empty()
     }
 
+    /// True when records are settled whose data a mount would examine, as no batch says so yet.
+    pub(super) fn is_untold(&self) -> bool {
+        self.untold
+    }
+
     /// True when the last batch says that all records are settled.
     pub(super) fn is_settled_on_disk(&self) -> bool {
         self.settled_written == self.head.record
@@ -140,6 +148,7 @@ impl Log {
         }
         self.settled_written = self.settled();
         self.put_names(&mut batch[len - names * NAME_BYTES..len]);
+        self.untold = !self.unnamed.is_empty();
         self.window.extend((0..count).map(|_| false));
         batch[len..].fill(0);
         let head = BatchHead {
@@ -175,6 +184,7 @@ impl Log {
     /// data if no batch said so.
     pub(super) fn settle(&mut self, record: u64, data: bool) {
         let first = self.settled();
+        self.untold |= data;
         if data && record != first {
             self.unnamed.push_back(record);
         }
@@ -268,11 +278,11 @@ mod tests {
         assert!(log.needs_settled_batch());
         log.settle(7, true);
         assert_eq!(seal(&mut log, 0), (1, [12].into()));
-        assert!(!log.needs_settled_batch() && !log.is_settled_on_disk());
+        assert!(!log.needs_settled_batch() && !log.is_untold() && !log.is_settled_on_disk());
         assert_eq!(seal(&mut log, 1), (0, [].into()));
         log.settle(13, true);
         log.settle(10, true);
-        assert!(log.needs_settled_batch(), "the first unsettled record passed the one to name");
+        assert!(log.is_untold(), "the first unsettled record passed the one to name");
         assert_eq!((log.names(), log.settled()), (0, 14));
         seal(&mut log, 0);
         assert!(!log.needs_settled_batch() && log.is_settled_on_disk());
