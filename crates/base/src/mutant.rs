@@ -392,6 +392,9 @@ pub enum Mutant {
     ForgetDeletions,
     /// A client that has heard of a loss never asks whether the group is served again.
     KeepLost,
+    /// Store: recovery takes damage for a write that was torn although a later batch of the log
+    /// names its record.
+    ForgetNamed,
 }
 
 impl Mutant {
@@ -412,6 +415,7 @@ impl Mutant {
         Mutant::BelieveWrite,
         Mutant::HoleUnawaited,
         Mutant::KeepEmpty,
+        Mutant::ForgetNamed,
     ];
 
     /// The mutants that the tests of `mirror` have to catch (`crates/mirror/tests`): no plan of the
@@ -586,6 +590,7 @@ impl Mutant {
         Mutant::KeepLost,
         Mutant::ForgetDeletions,
         Mutant::BelieveNewer,
+        Mutant::ForgetNamed,
     ];
 }
 

@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Plans for mutants that only one seed in thousands meets. Hunts found them, and they are shrunk.
-const PLANS: [(Mutant, &str, &str); 37] = [
+const PLANS: [(Mutant, &str, &str); 38] = [
     (
         Mutant::MdmStaleAnswer,
         "answer-of-a-cut-off-leader",
@@ -49,6 +49,11 @@ const PLANS: [(Mutant, &str, &str); 37] = [
         include_str!("../plans/write-astray-beside-damage.plan"),
     ),
     (Mutant::BelieveFlush, "failed-flush", include_str!("../plans/failed-flush.plan")),
+    (
+        Mutant::ForgetNamed,
+        "rot-behind-a-slow-write",
+        include_str!("../plans/rot-behind-a-slow-write.plan"),
+    ),
     (
         Mutant::CloseUnheard,
         "recovery-from-an-older-backup",

@@ -20,6 +20,8 @@ fn life(mutant: Mutant, seed: u64) {
     match mutant {
         // Only a device that returns other data than was written shows this one.
         Mutant::NoSumCheck => lives::rot_is_found(seed),
+        // Only damage behind a slow write shows this one.
+        Mutant::ForgetNamed => lives::rot_behind_a_slow_write(seed),
         // Only memory that changes shows this one.
         Mutant::BlessBody => lives::flips(seed),
         // Only a full log reuses its oldest part.

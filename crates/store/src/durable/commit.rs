@@ -11,7 +11,7 @@ use super::format::BatchHead;
 use super::job::{Fetch, Kind, Op, Waiter};
 use super::jobs::Jobs;
 use super::layout::PAGE;
-use super::log::{BATCH_BYTES, Log};
+use super::log::{BATCH_BYTES, Log, NAME_BYTES};
 use super::ops::Ops;
 use super::record::Writer;
 use super::slots::Slots;
@@ -84,10 +84,18 @@ impl Commit {
         }
     }
 
-    /// Returns which queued jobs go into the next batch. There are none when there is no room, or
-    /// when one operation is too slow. Then the jobs wait for what the batch needs.
-    fn next_batch(&self, jobs: &mut Jobs, log: &Log, slots: &Slots, tuning: &Tuning) -> Batch {
-        let mut batch = Batch { count: 0, len: size_of::<BatchHead>(), needs: None };
+    /// Returns which queued jobs go into the next batch, which names `names` records. There are
+    /// none when there is no room, or when one operation is too slow. Then the jobs wait for what
+    /// the batch needs.
+    fn next_batch(
+        &self,
+        jobs: &mut Jobs,
+        log: &Log,
+        names: usize,
+        slots: &Slots,
+        tuning: &Tuning,
+    ) -> Batch {
+        let mut batch = Batch { count: 0, len: empty_len(names), needs: None };
         let held = HELD * tuning.overlay_bytes as u64;
         if log.unsettled() > held {
             return batch;
@@ -140,6 +148,11 @@ impl Commit {
     }
 }
 
+/// Returns the length of a batch without records that names `names` records.
+fn empty_len(names: usize) -> usize {
+    size_of::<BatchHead>() + names * NAME_BYTES
+}
+
 impl Durable {
     /// Starts a job that consists of a record only.
     pub(super) fn enqueue_small(&mut self, token: Option<u64>, kind: Kind) {
@@ -164,14 +177,18 @@ impl Durable {
     fn write_batch(&mut self, out: &mut Effects) {
         let over = self.commit.skip_dropped(&mut self.jobs, self.slots.map());
         over.into_iter().for_each(|key| self.end(key, Ok(Buf::EMPTY)));
+        let names = self.log.names();
         let Batch { count, len, needs } =
-            self.commit.next_batch(&mut self.jobs, &self.log, &self.slots, &self.tuning);
+            self.commit.next_batch(&mut self.jobs, &self.log, names, &self.slots, &self.tuning);
         match needs {
             Some(Need::Log) if count == 0 => self.checkpoints.request(),
             Some(Need::Memory) => self.destage.wanted = true,
             Some(Need::Log) | None => {}
         }
         if count == 0 {
+            if self.log.is_untold() {
+                self.write_settled(out); // data may be damaged while jobs wait
+            }
             return;
         }
         assert!(self.commit.batch.is_empty(), "the jobs of the last batch have continued");
@@ -186,19 +203,29 @@ impl Durable {
             self.commit.payload += job.kind.payload();
             self.commit.batch.push(key);
         }
-        self.seal_batch(body, len, count, out);
+        self.seal_batch(body, len, (count, names), out);
     }
 
-    /// Seals and writes a batch of `count` records.
-    pub(super) fn seal_batch(
+    /// Writes a batch without records, if there is room. It says which records are settled.
+    pub(super) fn write_settled(&mut self, out: &mut Effects) {
+        let names = self.log.names();
+        let len = empty_len(names);
+        if self.log.has_room(len) {
+            let body = out.alloc(len.next_multiple_of(PAGE as usize));
+            self.seal_batch(body, len, (0, names), out);
+        }
+    }
+
+    /// Seals and writes a batch of so many records and names.
+    fn seal_batch(
         &mut self,
         mut body: Buf,
         len: usize,
-        count: usize,
+        (count, names): (usize, usize),
         out: &mut Effects,
     ) {
         let destaged = self.slots.overlay().oldest().unwrap_or(u64::MAX).min(self.log.settled());
-        let position = self.log.seal(body.as_mut(), len, count as u32, destaged);
+        let position = self.log.seal(body.as_mut(), len, (count, names), destaged);
         self.stats.batches += 1;
         self.stats.records += count as u64;
         self.commit.write(position, body, &self.log, &mut self.ops, out);

@@ -120,8 +120,9 @@ pub struct BatchHead {
     pub destaged: U64,
     /// Number of records in the batch.
     pub count: U32,
-    /// Zero.
-    pub reserved: U32,
+    /// How many records are named behind the batch's own: eight bytes with the number of each.
+    /// Their data is durable, although that of an older record is not.
+    pub named: U32,
 }
 
 /// Head of a record: 32 bytes.

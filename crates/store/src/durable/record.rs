@@ -111,6 +111,11 @@ impl Write {
         self.marks.dirty || !matches!(self.marks.origin, Origin::Unnamed)
     }
 
+    /// True when data of it goes straight to slots.
+    pub(crate) fn has_direct(&self) -> bool {
+        self.parts.iter().any(|p| p.way == WriteMode::Direct)
+    }
+
     /// Returns the number of payload bytes.
     pub(crate) fn inline_bytes(&self) -> usize {
         let inline = self.parts.iter().filter(|p| p.way == WriteMode::Inline);

@@ -4,16 +4,16 @@
 //! batch before it was durable once and is damaged. The device is refused then, because going on
 //! would lose acknowledged writes.
 //!
-//! A record counts when it is settled (a later batch says so), when a later record shows that its
-//! job had completed (the caller starts nothing on the same blocks before that), or when the data
-//! that it put into fresh space is there. Other records are dropped: they were never acknowledged.
-//! Data that can't be read may be there, and may have been acknowledged. Its record counts, and
-//! reads of it find damage.
+//! A record counts when it is settled (a later batch says below which number all records are, and
+//! names others), when a later record shows that its job had completed (the caller starts nothing
+//! on the same blocks before that), or when the data that it put into fresh space is there. Other
+//! records are dropped: they were never acknowledged. Data that can't be read may be there, and may
+//! have been acknowledged. Its record counts, and reads of it find damage.
 
 use super::error::MountError;
 use super::format::{BATCH_MAGIC, BatchHead, NO_SLOT, batch_crc, block_sum};
 use super::layout::{PAGE, SLOT_BLOCKS};
-use super::log::{BATCH_BYTES, Log, place};
+use super::log::{BATCH_BYTES, Log, longest_batch, place};
 use super::mount::Parts;
 use super::overlay::Overlay;
 use super::record::{Part, Reader, Record, Write, WriteMode, read};
@@ -27,12 +27,21 @@ use alloc::vec::Vec;
 use base::{BLOCK, BlockSet, GroupId, Mutant, UnitKey, mutant};
 use seam::{Change, DiskError, Effects};
 use zerocopy::FromBytes;
+use zerocopy::byteorder::little_endian::U64;
 
 /// The longest read, in bytes.
 const PIECE: u64 = 1 << 20;
 /// How far behind the log's end to look for a valid batch: as far as the missing batch can reach,
 /// and the next one.
 const BEHIND: u64 = 2 * (BATCH_BYTES as u64 + (2 << 20));
+
+/// A record that is not applied yet.
+struct Open {
+    number: u64,
+    record: Record,
+    /// A later batch names it: it is settled. An unnamed one may not count.
+    named: bool,
+}
 
 /// The replay of one log.
 pub(super) struct Replay {
@@ -43,8 +52,8 @@ pub(super) struct Replay {
     bytes: Vec<u8>,
     ended: bool,
     destaged: u64,
-    /// Records that are not known to be settled, and may not count.
-    open: VecDeque<(u64, Record)>,
+    /// The records from the first one on that is not known to be settled.
+    open: VecDeque<Open>,
     /// Parts to compare with their data: index in `open`, index of the part.
     checks: VecDeque<(usize, usize)>,
     bad: BTreeSet<usize>,
@@ -121,7 +130,7 @@ impl Replay {
     /// Takes batches from `bytes`. Returns what to read if the next one is incomplete. `None`: the
     /// log ends here.
     fn take_batches(&mut self, out: &mut Effects) -> Result<Option<(u64, u64)>, MountError> {
-        let longest = self.parts.content.layout.log.len as usize / 2 + PAGE as usize;
+        let longest = longest_batch(self.parts.content.layout.log);
         let bytes = core::mem::take(&mut self.bytes);
         let mut rest = &bytes[..];
         let wanted = loop {
@@ -167,22 +176,40 @@ impl Replay {
     ) -> Result<(), MountError> {
         let slots = self.parts.content.layout.slot_count();
         let mut from = Reader(body);
+        let at = place(self.parts.content.layout.log, self.next.position).0;
+        let damaged = MountError::Damaged { what: "a record of the log", at };
         for _ in 0..head.count.get() {
-            let Some(record) = read(&mut from, slots, out.pool()) else {
-                let at = place(self.parts.content.layout.log, self.next.position).0;
-                return Err(MountError::Damaged { what: "a record of the log", at });
-            };
-            self.open.push_back((self.next.record, record));
+            let Some(record) = read(&mut from, slots, out.pool()) else { return Err(damaged) };
+            self.open.push_back(Open { number: self.next.record, record, named: false });
             self.next.record += 1;
+        }
+        if self.take_names(head, from).is_none() {
+            return Err(damaged);
         }
         self.batches += 1;
         self.destaged = self.destaged.max(head.destaged.get());
-        while self.open.front().is_some_and(|(number, _)| *number < head.settled.get()) {
-            let (number, record) = self.open.pop_front().expect("it is there");
-            self.apply(number, record)?;
+        while self.open.front().is_some_and(|open| open.number < head.settled.get()) {
+            let open = self.open.pop_front().expect("it is there");
+            self.apply(open.number, open.record)?;
         }
         self.overlay.forget_before(self.destaged);
         Ok(())
+    }
+
+    /// Takes the names of settled records, which end a batch. `None`: these are none.
+    fn take_names(&mut self, head: &BatchHead, mut from: Reader<'_>) -> Option<()> {
+        let first = self.open.front().map_or(self.next.record, |open| open.number);
+        for _ in 0..head.named.get() {
+            let name = from.take::<U64>()?.get();
+            if name <= head.settled.get() || name >= head.record.get() {
+                return None;
+            }
+            // The log may begin behind it.
+            if let Some(i) = name.checked_sub(first) {
+                self.open[i as usize].named = true;
+            }
+        }
+        from.0.is_empty().then_some(())
     }
 
     /// Fails when a valid batch behind the end shows that the log did not end here.
@@ -211,9 +238,10 @@ impl Replay {
             return;
         }
         let mut later = Later::default();
-        for (i, (_, record)) in self.open.iter().enumerate().rev() {
-            let Record::Write(write) = record else { continue };
-            if !later.show_end(write) {
+        for (i, open) in self.open.iter().enumerate().rev() {
+            let Record::Write(write) = &open.record else { continue };
+            let settled = open.named && !mutant::on(Mutant::ForgetNamed);
+            if !settled && !later.show_end(write) {
                 let direct =
                     write.parts.iter().enumerate().filter(|(_, p)| p.way == WriteMode::Direct);
                 direct.rev().for_each(|(part, _)| self.checks.push_front((i, part)));
@@ -223,7 +251,9 @@ impl Replay {
     }
 
     fn part(&self, (record, part): (usize, usize)) -> (&Write, &Part) {
-        let Record::Write(write) = &self.open[record].1 else { unreachable!("planned for writes") };
+        let Record::Write(write) = &self.open[record].record else {
+            unreachable!("planned for writes")
+        };
         (write, &write.parts[part])
     }
 
@@ -306,8 +336,9 @@ impl Replay {
     /// Returns the state that the log leaves.
     pub(super) fn finish(mut self) -> Result<Recovered, MountError> {
         let open = core::mem::take(&mut self.open);
-        for (i, (number, record)) in open.into_iter().enumerate() {
+        for (i, Open { number, record, named }) in open.into_iter().enumerate() {
             if self.bad.contains(&i) {
+                assert!(!named || mutant::on(Mutant::ForgetNamed), "a named record is settled");
                 self.dropped += 1;
             } else {
                 self.apply(number, record)?;

@@ -11,11 +11,9 @@ use super::checkpoint::Checkpoints;
 use super::commit::Commit;
 use super::destage::{self, Destage};
 use super::flushes::Flushes;
-use super::format::BatchHead;
 use super::groups::Groups;
 use super::job::{Kind, Op, Waiter};
 use super::jobs::Jobs;
-use super::layout::PAGE;
 use super::log::Log;
 use super::ops::Ops;
 use super::overlay::Overlay;
@@ -266,6 +264,7 @@ impl Durable {
         let job = self.jobs.at(key);
         let Some(record) = job.record else { return };
         let kind = core::mem::replace(&mut job.kind, Kind::Read { at: 0, len: 0 });
+        let data = matches!(&kind, Kind::Write(write) if write.has_direct());
         match kind {
             Kind::Write(write) => {
                 if self.slots.apply(record, &write, &mut self.pages.sums) {
@@ -286,7 +285,7 @@ impl Durable {
             }
             Kind::Read { .. } | Kind::Edges { .. } => unreachable!("it has no record"),
         }
-        self.log.settle(record);
+        self.log.settle(record, data);
     }
 
     /// Sends runs to their slots, if destaging is due.
@@ -403,14 +402,8 @@ impl UnitStore for Durable {
 
     fn rest(&mut self, out: &mut Effects) {
         let rests = self.commit.rests(self.stats.batches);
-        let len = size_of::<BatchHead>();
-        if rests
-            && self.failed.is_none()
-            && self.log.needs_settled_batch()
-            && self.log.has_room(len)
-        {
-            let body = out.alloc(len.next_multiple_of(PAGE as usize));
-            self.seal_batch(body, len, 0, out);
+        if rests && self.failed.is_none() && self.log.needs_settled_batch() {
+            self.write_settled(out);
         }
         if self.failed.is_none() {
             self.begin_holes(rests, out);

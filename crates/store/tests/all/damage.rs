@@ -109,6 +109,11 @@ fn damage_of_the_last_write_is_found_after_a_rest() {
 }
 
 #[test]
+fn damage_of_a_write_is_found_although_an_older_write_hangs() {
+    (1..=20).for_each(lives::rot_behind_a_slow_write);
+}
+
+#[test]
 fn lost_blocks_fail_through_every_mount_until_they_are_written_whole() {
     for saved in [false, true] {
         let mut world = written();

@@ -64,6 +64,43 @@ fn jobs_behind_a_hanging_write_go_on_when_it_has_ended() {
     world.compare_content();
 }
 
+/// A write hangs until no more records fit behind its own. Even then, the log says that the last
+/// write before that has completed.
+#[test]
+fn damage_of_the_last_write_is_found_while_jobs_wait_for_one_that_hangs() {
+    let (mut world, unit) = filled(SIZE, OVERLAY, 1);
+    let slow = UnitKey { index: 2, ..unit };
+    world.write(World::group(slow), slow, 0, BLOCK, false);
+    world.hold(); // its record is queued
+    let (group, mut last) = (World::group(unit), None);
+    for n in 0..2000 {
+        let (unit, block) = (UnitKey { index: 3 + n / 256 * 2, ..unit }, n % 256);
+        let before = world.ended;
+        world.write(group, unit, block * BLOCK, BLOCK, false);
+        world.flush();
+        while world.has_open() {
+            world.step();
+        }
+        if world.ended == before {
+            break; // it waits
+        }
+        last = Some((unit, block));
+    }
+    let (unit, block) = last.expect("work goes on for a while");
+    assert!(unit.index * 256 + block < 2000, "it ends");
+    let place = world.store.as_ref().unwrap().place(group, unit, block).unwrap();
+    world.crash(Fate::Dropped);
+    world.disk.rot(place);
+    world.may_be_damaged = true;
+    world.mount(None).unwrap();
+    world.read(group, unit, 0, (block + 1) * BLOCK);
+    world.flush();
+    while world.has_open() {
+        world.step();
+    }
+    assert_eq!(world.corrupt, [(unit, block as u16, 1)], "it is not taken for a torn write");
+}
+
 /// Overwrites old data: every second block of the units from `first` on, `blocks` in all. With
 /// `hangs`, the write of the first block to its slot hangs.
 fn overwrite_every_second_block(world: &mut World, first: UnitKey, blocks: u32, hangs: bool) {
@@ -110,6 +147,43 @@ fn jobs_behind_a_hanging_home_write_go_on_when_it_has_ended() {
     world.settle();
     assert!(world.ended - before > 2, "some waited");
     world.compare_content();
+}
+
+/// A write home hangs until no more payload fits. Even then, the log says that the last write of
+/// data before that has completed.
+#[test]
+fn damage_of_the_last_write_is_found_while_jobs_wait_for_a_write_home() {
+    let (mut world, first) = filled(SIZE, WIDE, 15);
+    let home = world.store.as_ref().unwrap().place(World::group(first), first, 0).unwrap();
+    let run = |world: &mut World, unit: UnitKey, block: u32| {
+        let before = world.ended;
+        world.write(World::group(unit), unit, block * BLOCK, BLOCK, false);
+        world.flush();
+        world.hold_writes(home..home + 1);
+        while world.has_open() {
+            world.step();
+            world.hold_writes(home..home + 1);
+        }
+        world.ended > before
+    };
+    let (mut n, mut last) = (0, (first, 0));
+    while run(&mut world, UnitKey { index: 1 + n / 128, ..first }, n % 128 * 2) {
+        last = (UnitKey { index: 101 + n / 256, ..first }, n % 256);
+        assert!(run(&mut world, last.0, last.1) && n < 1900, "no old data is overwritten");
+        n += 1;
+    }
+    let (unit, block) = last;
+    let place = world.store.as_ref().unwrap().place(World::group(unit), unit, block).unwrap();
+    world.crash(Fate::Dropped);
+    world.disk.rot(place);
+    world.may_be_damaged = true;
+    world.mount(None).unwrap();
+    world.read(World::group(unit), unit, block * BLOCK, BLOCK);
+    world.flush();
+    while world.has_open() {
+        world.step();
+    }
+    assert_eq!(world.corrupt, [(unit, block as u16, 1)], "it is not taken for a torn write");
 }
 
 #[test]

@@ -98,6 +98,61 @@ pub(crate) fn rot_is_found(seed: u64) {
     world.compare_content();
 }
 
+/// Completes every operation that is not held.
+fn step_all(world: &mut World) {
+    world.flush();
+    while world.has_open() {
+        world.step();
+    }
+}
+
+/// While the data of an older write hangs, a newer write completes. Then a later batch is written:
+/// that of a third write, or the one of a store that rests. A block of the newer write rots.
+pub(crate) fn rot_behind_a_slow_write(seed: u64) {
+    let rests = seed.is_multiple_of(2);
+    let mut world = World::new(seed, true);
+    world.mount(None).unwrap();
+    let unit = |index| UnitKey { volume: VolumeId(1), index };
+    let (newer, slow, group) = (unit(1), unit(3), World::group(unit(1)));
+    world.write(group, newer, 0, UNIT, false);
+    world.settle();
+    world.store.as_mut().unwrap().request_checkpoint();
+    world.settle();
+    let slots = Layout::new(world.disk.size).unwrap().extents[0].slots;
+    let batches = world.store.as_ref().unwrap().stats().batches;
+    world.write(group, slow, 0, 4 * BLOCK, false);
+    world.hold_writes(slots.at..slots.end());
+    let (chunk, before) = (world.prng.below(16) as u32, world.ended);
+    world.write(group, newer, chunk * (64 << 10), 64 << 10, false); // to another slot
+    step_all(&mut world);
+    assert_eq!(world.ended - before, 1, "the newer one is acknowledged");
+    if rests {
+        (0..4).for_each(|_| {
+            world.rest();
+            step_all(&mut world);
+        });
+    } else {
+        // In the slot of the slow one. One that the newer one gave back would show its end.
+        world.write(group, slow, 8 * BLOCK, 4 * BLOCK, false);
+        world.hold_writes(slots.at..slots.end());
+        step_all(&mut world);
+    }
+    let store = world.store.as_ref().unwrap();
+    assert_eq!(store.stats().batches - batches, 2, "the log is written although a write hangs");
+    let block = chunk * 16 + world.prng.below(16) as u32;
+    let place = store.place(group, newer, block).unwrap();
+    world.crash(Fate::Dropped);
+    world.disk.rot(place + world.prng.below(u64::from(BLOCK)));
+    world.may_be_damaged = true;
+    world.mount(None).unwrap();
+    let store = world.store.as_ref().unwrap();
+    assert!(store.valid(group, slow).is_empty(), "a write that was torn is dropped");
+    world.read(group, newer, 0, UNIT);
+    step_all(&mut world);
+    assert_eq!(world.corrupt, [(newer, block as u16, 1)], "it is not taken for a torn write");
+    assert_eq!(world.store.as_ref().unwrap().stats().dropped, if rests { 1 } else { 2 });
+}
+
 /// Fills the log again and again while the writes of checkpoints are slow; then crashes.
 pub(crate) fn log_wraps(seed: u64) {
     let mut world = World::new(seed, seed.is_multiple_of(4));
