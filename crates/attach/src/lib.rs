@@ -12,6 +12,7 @@
 //! | `ublk` | disks of the kernel's user-space block driver |
 //! | `keys` | the keys with which this host and a data client authenticate by NVMe/TCP |
 //! | `serving` | starts the process that serves a volume, or keeps it connected |
+//! | `signals` | the signals that end such a process |
 //! | `block`, `content`, `holders` | devices and mounts; a volume's content; users of a device |
 //! | `record` | the attached volumes |
 //! | `attach`, `detach`, `list`, `persist` | the commands |
@@ -41,6 +42,7 @@ mod record;
 mod request;
 mod serve;
 mod serving;
+mod signals;
 mod ublk;
 mod vhost;
 mod ways;

@@ -4,15 +4,14 @@
 use crate::client::{Client, Name};
 use crate::folder::Shown;
 use crate::serve::Server;
+use crate::signals;
 use admin::exit::Exit;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use daemon::process::Process;
 use daemon::safety;
 use fleet::target::Target;
 use fleet::{eprintln, println};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 /// Options of `gabion mount`.
@@ -48,11 +47,7 @@ pub fn run(target: &Target, args: &MountArgs) -> Result<Exit> {
         None => Shown::All,
         Some(name) => Shown::One(client.find(name)?.id),
     };
-    let (mut stop, signals) = UnixStream::pair().context("can't make a pair of sockets")?;
-    for signal in [SIGTERM, SIGINT, SIGHUP] {
-        signal_hook::low_level::pipe::register(signal, signals.try_clone()?)
-            .context("can't handle signals")?;
-    }
+    let mut stop = signals::stop()?;
     let mut server = Server::mount(client, &args.folder, shown)?;
     safety::protect().iter().for_each(|warning| eprintln!("{warning}"));
     if let Some(file) = &args.pid_file {

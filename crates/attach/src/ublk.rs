@@ -14,7 +14,7 @@ mod server;
 
 use crate::client::{Client, Name, Usable};
 use crate::record::Place;
-use crate::{block, serving};
+use crate::{block, serving, signals};
 use admin::exit::Exit;
 use anyhow::{Context, Result, bail};
 use base::{ClusterId, VolumeId};
@@ -26,8 +26,6 @@ use fleet::{eprintln, println};
 use rt::{Ublk, UblkDisk};
 use serde::{Deserialize, Serialize};
 use server::Server;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 /// Options of `gabion ublk`.
@@ -154,11 +152,7 @@ pub fn run(target: &Target, args: &UblkArgs) -> Result<Exit> {
     let client_name = name.text().to_owned();
     let mut client = Client::open(&mdm, name)?;
     let volume = client.find(&args.volume)?;
-    let (mut stop, signals) = UnixStream::pair().context("can't make a pair of sockets")?;
-    for signal in [SIGTERM, SIGINT, SIGHUP] {
-        signal_hook::low_level::pipe::register(signal, signals.try_clone()?)
-            .context("can't handle signals")?;
-    }
+    let mut stop = signals::stop()?;
     let (cluster, mark) = (client.cluster(), mark(client.cluster(), volume.id));
     let cluster = format!("{:016x}", cluster.0);
     let (volume, ublk) = match former {

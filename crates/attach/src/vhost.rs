@@ -17,6 +17,7 @@ mod slots;
 mod socket;
 
 use crate::client::{Client, Name};
+use crate::signals;
 use admin::exit::{Exit, coded};
 use anyhow::{Context, Result};
 use clap::Args;
@@ -26,8 +27,6 @@ use fleet::target::Target;
 use rt::{Listening, RtError};
 use rustix::fs::Mode;
 use server::Server;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 /// Options of `gabion vhost`.
@@ -88,11 +87,7 @@ pub fn run(target: &Target, args: &VhostArgs) -> Result<Exit> {
     let name = Name::of_volume(args.client.as_deref(), &args.volume, "vhost")?;
     let mut client = Client::open(&mdm, name)?;
     let volume = client.find(&args.volume)?;
-    let (mut stop, signals) = UnixStream::pair().context("can't make a pair of sockets")?;
-    for signal in [SIGTERM, SIGINT, SIGHUP] {
-        signal_hook::low_level::pipe::register(signal, signals.try_clone()?)
-            .context("can't handle signals")?;
-    }
+    let mut stop = signals::stop()?;
     let mut server = Server::new(client, volume.id, listen(args)?);
     if let Some(file) = &args.pid_file {
         Process::this()?.write(file)?;

@@ -10,7 +10,7 @@
 use super::kernel::Kernel;
 use super::remote::{Export, Remote};
 use super::{backend, is_of};
-use crate::block;
+use crate::{block, signals};
 use admin::exit::Exit;
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -20,7 +20,6 @@ use fleet::{eprintln, println};
 use rt::ListenAddr;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -84,11 +83,7 @@ enum Woken {
 
 /// Runs `gabion nbd`.
 pub fn run(args: &NbdArgs) -> Result<Exit> {
-    let (stop, signals) = UnixStream::pair().context("can't make a pair of sockets")?;
-    for signal in [SIGTERM, SIGINT, SIGHUP] {
-        signal_hook::low_level::pipe::register(signal, signals.try_clone()?)
-            .context("can't handle signals")?;
-    }
+    let stop = signals::stop()?;
     let mut kernel = Kernel::open()?;
     let (socket, export) = Remote::dial(&args.at)?.attach(&args.uuid)?;
     let backend = backend(&args.volume);
