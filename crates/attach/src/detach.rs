@@ -159,7 +159,7 @@ fn end_server(place: &Place, disk: &Path) -> Result<()> {
 /// Returns an error if a disk of ublk is mounted whose process is gone: to unmount it would wait.
 fn check_served(place: &Place, disk: &Path) -> Result<()> {
     let name = &place.name;
-    if place.process().is_some() || block::mounts_of(disk)?.is_empty() {
+    if block::mounts_of(disk)?.is_empty() {
         return Ok(());
     }
     let text = format!(

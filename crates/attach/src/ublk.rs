@@ -62,7 +62,7 @@ pub(crate) struct Device {
 impl Device {
     /// Returns the path of its disk.
     pub(crate) fn path(&self) -> PathBuf {
-        format!("/dev/ublkb{}", self.number).into()
+        disk(self.number)
     }
 
     /// Ends its disk after its process has died: all requests fail.
@@ -79,6 +79,11 @@ impl Device {
     fn exists(&self) -> Result<bool> {
         Ok(Ublk::find(self.mark)? == Some((self.number, true)))
     }
+}
+
+/// Returns the path of a device's disk.
+fn disk(number: u32) -> PathBuf {
+    format!("/dev/ublkb{number}").into()
 }
 
 /// Returns the number by which the kernel knows the device of a volume. A file of this machine has
@@ -125,7 +130,7 @@ fn name(args: &UblkArgs, former: Option<&Device>) -> Result<Name> {
 
 /// Removes a disk of this volume that no file describes, unless somebody uses it.
 fn remove_stray(number: u32, started: bool, mark: u64) -> Result<()> {
-    let disk = PathBuf::from(format!("/dev/ublkb{number}"));
+    let disk = disk(number);
     let claim = if started && disk.exists() { block::claim(&disk)? } else { None };
     if started && claim.is_none() && disk.exists() {
         bail!("{} is left from before, and is in use: unmount it first", disk.display());
@@ -184,7 +189,7 @@ pub fn run(target: &Target, args: &UblkArgs) -> Result<Exit> {
         }
     };
     safety::protect().iter().for_each(|warning| eprintln!("{warning}"));
-    let disk = PathBuf::from(format!("/dev/ublkb{}", ublk.number()));
+    let disk = disk(ublk.number());
     let mut server = Server::new(client, volume, ublk);
     server.run(&mut stop, &disk, || {
         println!("{} is {}.", args.volume, disk.display());
