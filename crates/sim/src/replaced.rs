@@ -69,7 +69,7 @@ impl Stage {
         let there = self.store_of(i);
         let newer = |r: &Replaced| !r.back && there.is_some_and(|store| store != r.older);
         let comes = self.has_no_mdm() && self.replaced.get(&i).is_some_and(newer);
-        if comes && there.is_some_and(|store| !self.that_name(i, store).is_empty()) {
+        if comes && there.is_some_and(|store| !self.servers_naming(i, store).is_empty()) {
             self.marks.meet("sim: an older disk came back");
             self.rescue.device_was_emptied();
             self.lose_last_data(&[Who::Sds(i)]);
@@ -95,7 +95,7 @@ impl Stage {
         let back = self.replaced.iter().filter(|(_, r)| r.back && !self.is_rescued());
         let known = back.filter_map(|(i, replaced)| {
             let (device, newer) = (self.id_of(*i), replaced.store?);
-            let servers = self.that_name(*i, newer);
+            let servers = self.servers_naming(*i, newer);
             let told = stored.and_then(|all| all.get(&device)).is_some_and(|(_, s)| *s == newer);
             Some((servers, told))
         });
@@ -105,7 +105,7 @@ impl Stage {
     /// Returns the other servers that run and whose maps name this content of a server's device. If
     /// there are none, nothing tells that it has replaced another one, so the older one is
     /// believed.
-    fn that_name(&self, i: u8, store: u64) -> Vec<u8> {
+    fn servers_naming(&self, i: u8, store: u64) -> Vec<u8> {
         let device = self.id_of(i);
         let names = |other: &u8| {
             let known = self.sds(*other).and_then(|s| s.map().devices.get(&device));
