@@ -175,8 +175,7 @@ impl Evidence<'_> {
         let later = self.reached > self.newest.epoch;
         let blank = self.may_be_emptied(self.in_sync());
         if missing.is_empty() && !later && !blank {
-            let waits = self.state.recovery.open || self.newest.in_sync.is_empty();
-            return match waits && !heard.is_complete() {
+            return match self.waits_for_all() && !heard.is_complete() {
                 true => Verdict::WaitsFor(heard.silent.clone()),
                 false => Verdict::Known(self.in_new_epoch(self.newest.clone())),
             };
@@ -243,9 +242,9 @@ impl Evidence<'_> {
 
     /// Judges a group with a replica that is empty although the state says that it has data. The
     /// replica may have been emptied long ago. That is certain if it is a witness of a newer
-    /// configuration that has a primary: the MDM that made that one was not in doubt. Then the
-    /// replicas in sync there have everything if all have reported and no device took part in a
-    /// later epoch.
+    /// configuration, of an MDM that was not in doubt. Then the replicas in sync there have
+    /// everything if all have reported and no device took part in a later epoch. If none was in
+    /// sync there, the group was lost before.
     fn of_emptied(&self, heard: &Heard) -> Verdict {
         let newest = &self.newest;
         let mut members = self.members();
@@ -258,16 +257,20 @@ impl Evidence<'_> {
             self.has_content(heard, **d) && report.is_witness(self.id, newest, began)
         };
         let (witnesses, silent) = (came.iter().filter(is_witness).count(), silent.len());
+        // The state's own configuration is not newer than itself: this one is from a sure map.
+        let newer = newest.epoch > self.group.epoch.0.max(self.gone);
         let later = self.reached > newest.epoch;
-        let known = self.group.epoch.0.max(self.gone);
-        let newer = newest.epoch > known && newest.primary != 0;
-        let may = newer && !newest.in_sync.is_empty() && !later;
-        let waits = self.state.recovery.open && !heard.is_complete();
-        match may && witnesses + silent == members.len() {
+        let waits = self.waits_for_all() && !heard.is_complete();
+        match newer && !later && witnesses + silent == members.len() {
             false => Verdict::Stuck,
             true if silent > 0 || waits => Verdict::WaitsFor(heard.silent.clone()),
             true => Verdict::Known(self.in_new_epoch(newest.clone())),
         }
+    }
+
+    /// Returns true if reports of the replicas in sync are not enough.
+    fn waits_for_all(&self) -> bool {
+        self.state.recovery.open || self.newest.in_sync.is_empty()
     }
 
     /// Returns what the reports add to the state's knowledge of this group, which stays in doubt.

@@ -46,6 +46,24 @@ fn the_newer_map_of_running_servers_counts_although_one_was_emptied_before() {
     assert_eq!(found(state, &kept), Some(vec![1, 2]));
 }
 
+/// The lost MDMs knew that both devices had been emptied, and that all data was lost.
+#[test]
+fn the_newer_map_of_running_servers_tells_that_a_group_is_lost() {
+    let lost = || GroupInfo { primary: 0, lost: true, ..moved(8, &[]) };
+    let map = GroupInfo { replicas: vec![1, 2], ..lost() };
+    let knows = |acted| running(report(acted, 0, Some(map.clone())));
+    let told = reports(vec![(1, knows(0)), (2, knows(0))]);
+    assert_eq!(found(emptied(), &told), Some(vec![]));
+    let cases = [
+        ("dev2 took part later: an operator had accepted the loss", knows(0), knows(9)),
+        ("dev1 may have taken part later, and been emptied", DeviceReport::default(), knows(0)),
+    ];
+    for (name, one, two) in cases {
+        assert_eq!(found(emptied(), &reports(vec![(1, one), (2, two)])), None, "{name}");
+    }
+    assert_eq!(found(emptied(), &reports(vec![(1, knows(0))])), None, "dev2 may know more");
+}
+
 #[test]
 fn a_device_that_may_have_been_emptied_after_the_newest_map_keeps_the_group_waiting() {
     let map = |in_sync: &[u32]| Some(GroupInfo { replicas: vec![1, 2], ..config(8, in_sync) });
