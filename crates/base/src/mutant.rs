@@ -395,6 +395,16 @@ pub enum Mutant {
     /// Store: recovery takes damage for a write that was torn although a later batch of the log
     /// names its record.
     ForgetNamed,
+    /// R19: a seat moves, and servers still accept what the host has sent through its former
+    /// gateway.
+    MoveUnfenced,
+    /// R19: a seat is confirmed before every primary knows that it has moved.
+    SeatBlindly,
+    /// R19: a gateway executes requests of a host without a confirmed seat.
+    ServeUnseated,
+    /// R19: a request of a host that has lost its seat gets the generation of the new map. (The
+    /// tests of `node`.)
+    RenewUnseated,
 }
 
 impl Mutant {

@@ -21,6 +21,8 @@ pub struct Sdc {
     pub pid: u32,
     /// The addresses of its targets, for people.
     pub uris: Vec<String>,
+    /// Its number as a gateway; `None` if no hosts connect to it.
+    pub gateway: Option<u8>,
     /// The map version that changed it last.
     pub changed_at: MapVersion,
 }

@@ -9,7 +9,7 @@
 
 mod objects;
 
-pub use objects::{DropObject, MapVolume, PutObject, Rename, Reserve};
+pub use objects::{DropObject, MapVolume, PutObject, Rename, Reserve, Seat, SeatChange};
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -84,6 +84,9 @@ pub enum Command {
     /// Changes the reservations of a volume.
     #[prost(message, tag = "54")]
     Reserve(Reserve),
+    /// Gives seats of hosts to gateways, moves them or ends them.
+    #[prost(message, tag = "55")]
+    Seat(Seat),
     /// Several devices of one server are lost.
     #[prost(message, tag = "60")]
     DevicesDown(DevicesDown),
@@ -523,7 +526,8 @@ pub struct SetLevel {
 struct Record {
     #[prost(
         oneof = "Command",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 31, 40, 41, 50, 51, 52, 53, 54, 60, 80, 81, 90"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 31, 40, 41, 50, 51, 52, 53, 54, 55, 60, 80, 81, \
+                90"
     )]
     command: Option<Command>,
 }

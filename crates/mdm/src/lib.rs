@@ -47,6 +47,8 @@ pub mod recovery;
 pub mod refused;
 pub mod removal;
 pub mod reserve;
+pub mod seat;
+pub mod seating;
 pub mod slowness;
 pub mod snapshot;
 pub mod state;

@@ -5,6 +5,7 @@
 
 use crate::group::Group;
 use crate::reserve::table_info;
+use crate::seat::seat_infos;
 use crate::state::{Device, State, Volume};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -54,8 +55,12 @@ impl State {
         let sdcs = self.sdcs.iter().filter(|(_, s)| s.changed_at > have || all_sdcs);
         let sdcs =
             sdcs.map(|(id, s)| ClientInfo { id: id.0, incarnation: s.incarnation.0 }).collect();
+        // A client that was a gateway and is none any more has changed, too.
+        let all_gateways = all_sdcs || self.sdcs.values().any(|s| s.changed_at > have);
+        let gateways = if all_gateways { self.gateways() } else { Vec::new() };
         let next_life = self.next_incarnation.0;
         let news = self.page_without_news();
+        let news = MapPage { gateways, all_gateways, ..news };
         let last =
             MapPage { devices, groups, volumes, mdms, pools, sdcs, all_sdcs, next_life, ..news };
         pages.push(last);
@@ -168,6 +173,7 @@ pub fn volume_info(id: VolumeId, v: &Volume) -> VolumeInfo {
         thick: v.thick,
         gaps: gap_infos(&v.gaps),
         reservations: table_info(&v.reservations),
+        seats: seat_infos(&v.seats),
     }
 }
 

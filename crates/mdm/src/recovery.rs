@@ -171,6 +171,8 @@ impl State {
         let generation = first_generation(at);
         for volume in self.volumes.values_mut() {
             volume.generation = generation.max(volume.generation.saturating_add(GENERATIONS));
+            // The lost MDMs may have moved seats.
+            volume.seats.clear();
         }
         // This MDM has heard of no device. A device that the lost MDMs put in the place of another
         // one would be refused while that one counts as up.

@@ -11,6 +11,7 @@ use crate::objects::{Domain, FaultSet, Objects, Pool};
 use crate::publish::{device_info, gaps, group_info, store_info, volume_info};
 use crate::recovery::{JUMP, Recovery};
 use crate::reserve::{Asked, table};
+use crate::seat::seats;
 use crate::state::naming;
 use crate::state::{Device, GroupIndex, Sdc, Server, State, Volume};
 use alloc::boxed::Box;
@@ -243,6 +244,8 @@ struct SdcRecord {
     /// Empty: the name that its processes give.
     #[prost(string, tag = "8")]
     name: String,
+    #[prost(uint32, optional, tag = "9")]
+    gateway: Option<u32>,
     #[prost(uint64, tag = "70")]
     changed_at: u64,
 }
@@ -587,6 +590,7 @@ fn volume(r: VolumeRecord) -> Option<Volume> {
         gaps: gaps(&r.info.gaps),
         reservations: table(r.info.reservations.as_ref())?,
         asked: r.asked.into_iter().map(asked).collect(),
+        seats: seats(r.info.seats),
         changed_at: MapVersion(r.changed_at),
     })
 }
@@ -601,6 +605,7 @@ fn sdc_record(id: SdcId, s: &Sdc) -> SdcRecord {
         past: s.past.clone(),
         pid: s.pid,
         uris: s.uris.clone(),
+        gateway: s.gateway.map(u32::from),
         changed_at: s.changed_at.0,
     }
 }
@@ -615,6 +620,7 @@ fn sdc(r: SdcRecord) -> Sdc {
         past: r.past,
         pid: r.pid,
         uris: r.uris,
+        gateway: r.gateway.and_then(|number| number.try_into().ok()),
         changed_at: MapVersion(r.changed_at),
     }
 }

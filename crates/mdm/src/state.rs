@@ -27,6 +27,7 @@ mod group_index;
 pub(crate) mod groups;
 pub(crate) mod naming;
 pub(crate) mod reconcile;
+mod seats;
 pub(crate) mod volumes;
 
 pub use crate::client::Sdc;

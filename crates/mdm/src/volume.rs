@@ -3,6 +3,7 @@
 use crate::mapping::Mapping;
 use crate::refused::Refused;
 use crate::reserve::AllAsked;
+use crate::seat::Seats;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -37,6 +38,8 @@ pub struct Volume {
     pub reservations: Table,
     /// The last change of these by each client.
     pub asked: AllAsked,
+    /// The gateways of its hosts.
+    pub seats: Seats,
     /// The map version that changed it last.
     pub changed_at: MapVersion,
 }

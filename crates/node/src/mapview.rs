@@ -14,11 +14,12 @@ use core::ops::Range;
 use mdm::mapping::{Grant, Mapping};
 use mdm::publish::{gap_infos, gaps};
 use mdm::reserve::{table, table_info};
+use mdm::seat::{Seats, seat_infos, seats};
 use mirror::{LostUnits, Volumes};
 use prost::Message;
 use target::reserve::Table;
 use wire::control::{
-    DeviceInfo, DeviceKind, GroupInfo, IdRange, Intent, MapPage, PolicyInfo, PoolInfo, VolumeInfo,
+    DeviceInfo, DeviceKind, GatewayInfo, GroupInfo, IdRange, Intent, MapPage, PolicyInfo, PoolInfo, VolumeInfo,
     level_of,
 };
 
@@ -83,6 +84,21 @@ pub struct Volume {
     pub gaps: BTreeMap<GroupId, u32>,
     /// The registered hosts, and the reservation.
     pub reservations: Table,
+    /// The gateways of its hosts.
+    pub seats: Seats,
+}
+
+/// A client that hosts connect to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gateway {
+    /// The client.
+    pub sdc: SdcId,
+    /// Its number as a gateway.
+    pub number: u8,
+    /// The addresses at which iSCSI hosts reach it.
+    pub iscsi: Vec<SocketAddr>,
+    /// The addresses at which NVMe hosts reach it.
+    pub nvme: Vec<SocketAddr>,
 }
 
 impl Volume {
@@ -99,6 +115,7 @@ impl Volume {
             thick: self.thick,
             gaps: gap_infos(&self.gaps),
             reservations: table_info(&self.reservations),
+            seats: seat_infos(&self.seats),
         }
     }
 
@@ -121,6 +138,8 @@ pub struct Changes {
     pub deleted: Vec<VolumeId>,
     /// Volumes whose reservations are different.
     pub reserved: Vec<Reserved>,
+    /// Volumes whose seats are different, with those that they had before.
+    pub seated: Vec<(VolumeId, Seats)>,
     /// True if clients have new incarnations, or were removed.
     pub lives: bool,
 }
@@ -165,6 +184,8 @@ pub struct MapView {
     pub unknown: Vec<Range<VolumeId>>,
     /// Clients, each with its newest incarnation.
     pub sdcs: BTreeMap<SdcId, Incarnation>,
+    /// The gateways, sorted by their numbers.
+    pub gateways: Vec<Gateway>,
     /// Lower incarnations that are not in the map have ended.
     next_life: Incarnation,
     /// The addresses of the MDMs.
@@ -279,7 +300,10 @@ impl MapView {
             let (id, volume) = (VolumeId(info.id), volume(info));
             let old = self.volumes.insert(id, volume);
             let grant = old.as_ref().and_then(|v| self.my_grant(v));
-            let before = old.map_or_else(Table::default, |v| v.reservations);
+            let (before, seats) = old.map_or_else(Default::default, |v| (v.reservations, v.seats));
+            if seats != self.volumes[&id].seats {
+                changes.seated.push((id, seats));
+            }
             if before != self.volumes[&id].reservations {
                 let generation = grant.map_or(0, |grant| grant.generation);
                 changes.reserved.push(Reserved { volume: id, before, generation });
@@ -291,6 +315,10 @@ impl MapView {
         changes.lives |= page.all_sdcs || !page.sdcs.is_empty();
         for info in page.sdcs {
             self.sdcs.insert(SdcId(info.id), Incarnation(info.incarnation));
+        }
+        if page.all_gateways {
+            self.gateways = page.gateways.iter().filter_map(gateway).collect();
+            self.gateways.sort_unstable_by_key(|gateway| gateway.number);
         }
         self.next_life = self.next_life.max(Incarnation(page.next_life));
         if page.last {
@@ -386,6 +414,12 @@ impl MapView {
             Some(me) => volume.mapping.grant(me),
             None => volume.mapping.all(),
         }
+    }
+
+    /// Returns the number as a gateway of the client that owns this copy.
+    pub fn my_number(&self) -> Option<u8> {
+        let mine = self.gateways.iter().find(|gateway| Some(gateway.sdc) == self.me);
+        mine.map(|gateway| gateway.number)
     }
 
     /// Returns where blocks without data are read errors.
@@ -515,8 +549,18 @@ fn volume(info: VolumeInfo) -> Volume {
         thick: info.thick,
         slots: info.slots.into_iter().map(GroupId).collect(),
         reservations,
+        seats: seats(info.seats),
         gaps: gaps(&info.gaps),
     }
+}
+
+fn gateway(info: &GatewayInfo) -> Option<Gateway> {
+    let of = |scheme: &str| {
+        let address = |uri: &String| uri.strip_prefix(scheme)?.trim_end_matches('/').parse().ok();
+        info.uris.iter().filter_map(address).collect()
+    };
+    let (iscsi, nvme) = (of("iscsi://"), of("nvme-tcp://"));
+    Some(Gateway { sdc: SdcId(info.sdc), number: info.number.try_into().ok()?, iscsi, nvme })
 }
 
 #[cfg(test)]

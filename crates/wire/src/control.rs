@@ -10,6 +10,7 @@ mod objects;
 mod orders;
 mod recovery;
 mod reserve;
+mod seats;
 mod status;
 mod value;
 
@@ -32,6 +33,9 @@ pub use recovery::{BackupRequest, GroupReport, RecoverMdm, RecoveryStatus, Repor
 pub use reserve::{
     HostInfo, RegistrantInfo, ReservationInfo, ReservationKind, Reserve, ReserveAction,
     ReserveChange, ReserveOutcome, Reserved,
+};
+pub use seats::{
+    GatewayInfo, HostNames, SEATS_PER_MESSAGE, SeatInfo, SeatWish, SeatsTaken, TakeSeats,
 };
 pub use status::{
     DeviceStatus, FullStatus, MdmStatus, MovesStatus, RefusedServer, SdcStatus, SlowDevice,
@@ -420,6 +424,9 @@ pub struct Heartbeat {
     /// Devices that refused the client's last hello (SDC).
     #[prost(uint32, repeated, tag = "70")]
     pub refused_by: Vec<u32>,
+    /// Hosts that are connected by iSCSI or NVMe/TCP (SDC). If they are absent, the last ones stay.
+    #[prost(message, optional, tag = "71")]
+    pub hosts: Option<HostNames>,
     /// Counts of block requests (SDC). If they are absent, the last ones stay.
     #[prost(message, optional, tag = "100")]
     pub counts: Option<ClientCounts>,

@@ -130,6 +130,10 @@ codes! {
         Admin = 40,
         /// Answer to `Admin`. Body: `control::AdminReply`.
         AdminReply = 41,
+        /// SDC to MDM: asks for seats of hosts. Body: `control::TakeSeats`.
+        TakeSeats = 42,
+        /// Answer to `TakeSeats`. Body: `control::SeatsTaken`.
+        SeatsTaken = 43,
         /// MDM to MDM, on the link that the sender dialled: a part of a consensus message.
         Raft = 50,
     }

@@ -21,7 +21,7 @@ use wire::control::{
     AdminError, AdminReply, AdminRequest, Ask, BuildInfo, DeviceInfo, DeviceKind, Heartbeat, Hello,
     HostInfo, Intent, MapPage, Proposal, Refusal, RefusalCode, Register, RegisterSdc, Registered,
     Report, ReservationKind, Reserve, ReserveAction, ReserveChange, ReserveOutcome, Reserved, Role,
-    SetLevelRequest, Welcome,
+    SeatWish, SeatsTaken, SetLevelRequest, TakeSeats, Welcome,
 };
 use wire::message::{
     self, Beacon, Commit, CompareWrite, Damage, Extents, Fetch, Fetched, Grant, Raft, Read,
@@ -176,6 +176,11 @@ fn body(kind: Kind) -> Vec<u8> {
             let outcome = ReserveOutcome::Conflict as i32;
             Reserved { volume: 3, number: 10, outcome, map: 12 }.encode_to_vec()
         }
+        Kind::TakeSeats => {
+            let wish = SeatWish { volume: 3, host: "iqn.2026-11.a:b".into() };
+            TakeSeats { number: 10, seats: vec![wish] }.encode_to_vec()
+        }
+        Kind::SeatsTaken => SeatsTaken { number: 10, map: 12 }.encode_to_vec(),
         Kind::Raft => vec![1, 2, 3],
         _ => Vec::new(),
     }
@@ -258,6 +263,8 @@ fn said(kind: Kind) -> Frame {
         Kind::Report => Frame::Report(message::Report {}),
         Kind::Reserve => Frame::Reserve(message::Reserve {}),
         Kind::Reserved => Frame::Reserved(message::Reserved {}),
+        Kind::TakeSeats => Frame::TakeSeats(message::TakeSeats {}),
+        Kind::SeatsTaken => Frame::SeatsTaken(message::SeatsTaken {}),
         Kind::Admin => Frame::Admin(message::Admin { op }),
         Kind::AdminReply => Frame::AdminReply(message::AdminReply { op }),
         Kind::Raft => Frame::Raft(Raft { secret: 2, number: 8, at: 11, len: 12 }),
@@ -288,6 +295,8 @@ fn again(kind: Kind, body: &[u8]) -> Vec<u8> {
         Kind::Report => through::<Report>(body),
         Kind::Reserve => through::<Reserve>(body),
         Kind::Reserved => through::<Reserved>(body),
+        Kind::TakeSeats => through::<TakeSeats>(body),
+        Kind::SeatsTaken => through::<SeatsTaken>(body),
         Kind::Admin => through::<AdminRequest>(body),
         Kind::AdminReply => through::<AdminReply>(body),
         _ => body.to_vec(),

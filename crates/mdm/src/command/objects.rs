@@ -1,6 +1,6 @@
 //! Commands about objects that people name.
 
-use super::String;
+use super::{String, Vec};
 use prost::Message;
 use wire::control::{
     HostInfo, MappingInfo, Media, ObjectKind, PolicyInfo, ReserveChange, UnknownValue, known,
@@ -42,6 +42,31 @@ pub struct Reserve {
     /// and a change without effect makes no new map. Not set in logs of builds that did neither.
     #[prost(bool, tag = "7")]
     pub notes_losses: bool,
+}
+
+/// See [`super::Command::Seat`].
+#[derive(Clone, PartialEq, Message)]
+pub struct Seat {
+    /// The changes. Each one is made or not, whatever becomes of the others.
+    #[prost(message, repeated, tag = "1")]
+    pub changes: Vec<SeatChange>,
+}
+
+/// A change of one seat.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct SeatChange {
+    /// The volume.
+    #[prost(uint32, tag = "1")]
+    pub volume: u32,
+    /// The name of the host.
+    #[prost(string, tag = "2")]
+    pub host: String,
+    /// The gateway that has the seat; 0: none. If another one has it, nothing is changed.
+    #[prost(uint32, tag = "3")]
+    pub from: u32,
+    /// The gateway that gets the seat; 0: the seat ends.
+    #[prost(uint32, tag = "4")]
+    pub to: u32,
 }
 
 /// See [`super::Command::Rename`].

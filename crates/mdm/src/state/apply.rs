@@ -2,7 +2,7 @@
 
 use super::{
     Change, Device, Edits, Sdc, State, Volume, clients, damage, devices, groups, naming, reconcile,
-    volumes,
+    seats, volumes,
 };
 use crate::command::{self, Command};
 use crate::group::{Doubt, Group};
@@ -78,6 +78,7 @@ impl State {
             }
             Command::MapVolume(c) => volumes::map_volume(self, c),
             Command::Reserve(c) => volumes::reserve(self, c),
+            Command::Seat(c) => Ok(seats::seat(self, c)),
             Command::Rename(c) => naming::rename(self, c),
             Command::PutObject(c) => naming::put_object(self, c),
             Command::DropObject(c) => naming::drop_object(self, c),

@@ -3,6 +3,7 @@
 use super::{Device, GroupIndex, State, Volume};
 use crate::group::Doubt;
 use crate::reserve::REGISTRANTS;
+use crate::seat;
 use crate::volume::check_size;
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -54,11 +55,16 @@ impl State {
         let generations = |v: &Volume| {
             let known = v.mapping.clients().all(|(sdc, _)| self.may_be_client(sdc));
             let reserved = v.reservations.is_sound(REGISTRANTS);
-            reserved && known && v.mapping.newest() <= v.generation && v.mapping.is_sound()
+            let seated = seat::are_sound(&v.seats, v.generation);
+            seated
+                && reserved
+                && known
+                && v.mapping.newest() <= v.generation
+                && v.mapping.is_sound()
         };
         if !self.volumes.values().all(generations) {
             return Err(String::from(
-                "a volume is mapped to an unknown client, or its generation or table is wrong",
+                "a volume is mapped to an unknown client, or its generation, table or seats are wrong",
             ));
         }
         check_objects(self)?;

@@ -33,6 +33,7 @@ pub(super) fn sdc_up(state: &State, c: &command::RegisterSdc) -> Option<Edits> {
         past,
         pid: c.pid,
         uris: c.uris.clone(),
+        gateway: state.gateway_number(old, &c.uris),
         changed_at: old.map_or(state.version, |s| s.changed_at),
     };
     let sdc = (old != Some(&entry)).then_some((id, Some(entry)));

@@ -192,6 +192,7 @@ pub(crate) fn adopted(state: &State, info: &VolumeInfo, above: u32) -> Option<Vo
         gaps: gaps(&info.gaps),
         reservations,
         asked: asked.unwrap_or_default(),
+        seats: BTreeMap::new(),
         changed_at: old.map_or(MapVersion(0), |v| v.changed_at),
     };
     let other = |(id, v): (&VolumeId, &Volume)| id.0 != info.id && v.name == volume.name;

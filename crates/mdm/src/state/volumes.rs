@@ -69,6 +69,7 @@ pub(super) fn create_volume(state: &State, c: &command::CreateVolume) -> Result<
         gaps: BTreeMap::new(),
         reservations: Table::default(),
         asked: BTreeMap::new(),
+        seats: BTreeMap::new(),
         changed_at,
     };
     Ok(Edits { groups, volume: Some((state.next_volume, Some(volume))), ..Edits::default() })

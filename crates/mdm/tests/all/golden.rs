@@ -4,7 +4,7 @@
 //! the state after it. `snapshot.txt` is the last state. `recovery.txt` is the same for an MDM that
 //! recovers: the state with which it begins, and then its entries. `reservations.txt` is a log with
 //! reservations, and the state at its end; `since.txt` is the same of builds that record who has
-//! lost the right to write. `disk.txt` is a log on a disk: the pages that are not zero, each with
+//! lost the right to write. `seats.txt` is a log with gateways and seats. `disk.txt` is a log on a disk: the pages that are not zero, each with
 //! its offset and without the zeros at its end.
 //!
 //! If a sum differs, `apply` has changed for an existing command, which must never happen. The
@@ -68,7 +68,7 @@ fn volumes() -> [CreateVolume; 2] {
 }
 
 /// A history with every command of level 1 that a log without a recovery has, some in one entry.
-/// [`reservations`] and [`recovery`] have the others.
+/// [`reservations`], [`seats`] and [`recovery`] have the others.
 fn history() -> Vec<Vec<Command>> {
     let member = |id: u32| MdmInfo {
         id,
@@ -116,6 +116,27 @@ fn history() -> Vec<Vec<Command>> {
         vec![Command::Intend(intend(Intent::Maintain)), Command::Intend(intend(Intent::Remove))],
         vec![Command::RemoveMdm(RemoveMdm { id: 2 }), Command::DropObject(drop_pool)],
         vec![Command::SetLevel(SetLevel { level: 1 })],
+    ]
+}
+
+/// A history with gateways and seats. It has a file of its own, because it was written later.
+fn seats() -> Vec<Vec<Command>> {
+    let sdc = |sdc: u32, uri: &str| {
+        let (name, incarnation) = (format!("c{sdc}"), 3 + u64::from(sdc));
+        let uris = vec![uri.into()];
+        Command::RegisterSdc(RegisterSdc { sdc, name, incarnation, uris, ..Default::default() })
+    };
+    let seat = |host: &str, from, to| {
+        let change = SeatChange { volume: 1, host: host.into(), from, to };
+        Command::Seat(Seat { changes: vec![change] })
+    };
+    vec![
+        vec![Command::FormCluster(FormCluster { cluster: 7 })],
+        vec![up(1, 1, 11, Durable), up(2, 2, 12, Durable), up(3, 3, 13, Durable)],
+        vec![sdc(1, "iscsi://10.0.0.1:3260"), sdc(2, "nvme-tcp://10.0.0.2:4420")],
+        vec![Command::CreateVolume(volumes()[0].clone())],
+        vec![seat("iqn.2026-11.a:b", 0, 1), seat("nqn.2026-11.a:c", 0, 2)],
+        vec![seat("iqn.2026-11.a:b", 1, 2), seat("nqn.2026-11.a:c", 2, 0)],
     ]
 }
 
@@ -215,7 +236,7 @@ fn recovery() -> (State, Vec<Vec<Command>>) {
         pool: 1,
         thick: true,
         gaps: vec![gap],
-        reservations: None,
+        ..VolumeInfo::default()
     }];
     let groups = vec![info(1, 1, 2), GroupInfo { in_sync: vec![2], ..info(40, 2, 1) }];
     let known = Reconcile { groups, volumes, deleted: vec![2], ..Reconcile::default() };
@@ -312,9 +333,9 @@ fn files() -> BTreeMap<&'static str, String> {
     for commands in history {
         writeln!(rescue, "{}", entry(&mut recovering, &commands)).unwrap();
     }
-    let reserved = |notes_losses| {
+    let whole = |history: Vec<Vec<Command>>| {
         let (mut state, mut text) = (State::new(), String::new());
-        for commands in reservations(notes_losses) {
+        for commands in history {
             writeln!(text, "{}", entry(&mut state, &commands)).unwrap();
         }
         writeln!(text, "{}", hex(&state.to_bytes())).unwrap();
@@ -322,8 +343,9 @@ fn files() -> BTreeMap<&'static str, String> {
     };
     [
         ("log.txt", log),
-        ("reservations.txt", reserved(false)),
-        ("since.txt", reserved(true)),
+        ("reservations.txt", whole(reservations(false))),
+        ("seats.txt", whole(seats())),
+        ("since.txt", whole(reservations(true))),
         ("snapshot.txt", hex(&state.to_bytes())),
         ("recovery.txt", rescue),
         ("disk.txt", pages),
@@ -359,7 +381,7 @@ fn the_log_of_every_release_leads_to_the_same_states() {
     for release in releases() {
         let mut state = State::new();
         follow(&mut state, &release, &fs::read_to_string(release.join("log.txt")).unwrap());
-        for name in ["reservations.txt", "since.txt"] {
+        for name in ["reservations.txt", "since.txt", "seats.txt"] {
             let reserved = fs::read_to_string(release.join(name)).unwrap();
             let (lines, last) = reserved.trim_end().rsplit_once('\n').unwrap();
             let mut with = State::new();
@@ -396,7 +418,7 @@ fn the_disk_of_every_release_is_read() {
 #[test]
 fn the_histories_have_every_command() {
     let tag = |c: &Command| prost::encoding::decode_key(&mut &c.to_bytes()[..]).unwrap().0;
-    let all = [history(), reservations(true), recovery().1].concat();
+    let all = [history(), reservations(true), seats(), recovery().1].concat();
     let mut tags: Vec<u32> = all.iter().flatten().map(tag).collect();
     tags.sort_unstable();
     tags.dedup();

@@ -15,4 +15,5 @@ mod recovery;
 mod reserve;
 mod reshape;
 mod scale;
+mod seats;
 mod slowness;

@@ -1,9 +1,10 @@
-//! A fence delays the answer to an order that takes rights to a volume from clients, or to a
-//! reservation that takes access from hosts. Every device that serves the volume has to know of the
+//! A fence delays the answer to an order that takes rights to a volume from clients, to a
+//! reservation that takes access from hosts, or to a gateway that asks for seats. Every device that serves the volume has to know of the
 //! change first. A former primary may not know that it was replaced, and may hold leases from these
 //! devices. Those leases have to expire first (rule R3).
 
 use super::links::Links;
+use alloc::vec::Vec;
 use base::{DeviceId, Duration, MapVersion, Mutant, Time, VolumeId, mutant};
 use mdm::group::Doubt;
 use mdm::state::{Device, State};
@@ -16,7 +17,7 @@ const CONFIRM: Duration = Duration::from_secs(5);
 
 /// The condition that the answer to a mapping order waits for.
 pub(super) struct Fence {
-    volume: VolumeId,
+    volumes: Vec<VolumeId>,
     /// The map version with the change.
     map: MapVersion,
     /// After this time the answer names a device that has not confirmed.
@@ -26,11 +27,11 @@ pub(super) struct Fence {
 }
 
 impl Fence {
-    /// Creates the fence of a change that is in the map from this version on.
-    pub(super) fn new(now: Time, volume: VolumeId, map: MapVersion) -> Fence {
+    /// Creates the fence of a change of these volumes that is in the map from this version on.
+    pub(super) fn new(now: Time, volumes: Vec<VolumeId>, map: MapVersion) -> Fence {
         let hasty = mutant::on(Mutant::ConfirmNothing);
         let confirm = if hasty { Duration::ZERO } else { CONFIRM };
-        Fence { volume, map, until: now + confirm, known: None }
+        Fence { volumes, map, until: now + confirm, known: None }
     }
 
     /// Records the time if all devices that matter have the map by now.
@@ -69,13 +70,13 @@ impl Fence {
     }
 
     /// Returns a device that may serve by an older map, or grant leases by it: it is in sync in a
-    /// group of the volume. For a group in doubt it may be any device.
+    /// group of one of the volumes. For a group in doubt it may be any device.
     fn holder(&self, state: &State, links: &Links) -> Option<DeviceId> {
         if mutant::on(Mutant::UnmapBlindly) {
             return None;
         }
-        let volume = state.volumes.get(&self.volume)?;
-        let groups = || volume.slots.iter().filter_map(|g| state.groups.get(g));
+        let volumes = || self.volumes.iter().filter_map(|id| state.volumes.get(id));
+        let groups = || volumes().flat_map(|v| &v.slots).filter_map(|g| state.groups.get(g));
         let doubt = groups().any(|g| g.doubt != Doubt::None);
         let any = |d: &Device| doubt && d.intent != Intent::Removed;
         let all = state.devices.iter().filter(|(_, d)| any(d)).map(|(id, _)| *id);
@@ -116,7 +117,7 @@ mod tests {
             DeviceUp { device: 1, sds: 1, incarnation: 1, name, address, ..Default::default() };
         state.apply(1, &Command::DeviceUp(up));
         let (now, grace) = (Time(1_000_000_000), Duration::from_secs(2));
-        let mut fence = Fence::new(now, VolumeId(1), MapVersion(5));
+        let mut fence = Fence::new(now, Vec::from([VolumeId(1)]), MapVersion(5));
         assert_eq!(fence.over_at((&state, &links), grace, None), now + CONFIRM);
         fence.look(now, &state, &links);
         assert_eq!(fence.unconfirmed(&state, &links), None);

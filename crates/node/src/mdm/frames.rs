@@ -16,11 +16,12 @@ use base::mutant::{self, Mutant};
 use base::{DeviceId, LinkId, Time};
 use mdm::controller::superseded;
 use mdm::reserve::{change, host};
+use mdm::seat::is_host_name;
 use prost::Message;
 use seam::{Effect, Effects, Note};
 use wire::control::{
     AdminError, AdminReply, AdminRequest, Heartbeat, Intent, Proposal, Refusal, RefusalCode,
-    Register, RegisterSdc, Report, Reserve, Role,
+    Register, RegisterSdc, Report, Reserve, Role, SEATS_PER_MESSAGE, TakeSeats,
 };
 use wire::{Fault, Frame, Malformed, message};
 
@@ -185,6 +186,9 @@ impl Mdm {
                 self.queue(Input::RegisterSdc(link, decode::<RegisterSdc>(body)?));
             }
             (Ok(Frame::Reserve(_)), Some(Role::Sdc)) => self.reserve(link, decode(body)?)?,
+            (Ok(Frame::TakeSeats(_)), Some(Role::Sdc)) => {
+                self.take_seats(link, decode(body)?)?;
+            }
             (Ok(Frame::Heartbeat(_)), Some(Role::Sds | Role::Sdc)) => {
                 self.heartbeat(now, peer, decode(body)?)?;
             }
@@ -288,6 +292,14 @@ impl Mdm {
             return Err(unexpected("a reservation for a host, or of a kind, that can't be"));
         }
         self.queue(Input::Reserve(link, m));
+        Ok(())
+    }
+
+    fn take_seats(&mut self, link: LinkId, m: TakeSeats) -> Result<(), Refusal> {
+        if m.seats.len() > SEATS_PER_MESSAGE || !m.seats.iter().all(|s| is_host_name(&s.host)) {
+            return Err(unexpected("seats of more hosts, or of other names, than there can be"));
+        }
+        self.queue(Input::TakeSeats(link, m));
         Ok(())
     }
 

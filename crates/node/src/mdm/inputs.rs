@@ -11,7 +11,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::{ClusterId, LinkId};
 use mdm::detector::Verdict;
-use wire::control::{Ask, Proposal, Register, RegisterSdc, Reserve};
+use wire::control::{Ask, Proposal, Register, RegisterSdc, Reserve, TakeSeats};
 
 /// The most inputs of links that may wait.
 pub(super) const INPUTS: usize = 4096;
@@ -34,6 +34,8 @@ pub(super) enum Input {
     Doubts(Proposal),
     /// An SDC asks for a change of reservations.
     Reserve(LinkId, Reserve),
+    /// A gateway asks for seats.
+    TakeSeats(LinkId, TakeSeats),
     /// An order; the second field is the sender's number for it.
     Order(LinkId, u64, Option<Ask>),
 }
@@ -46,6 +48,7 @@ impl Input {
             | Input::RegisterSdc(link, _)
             | Input::Proposal(link, _)
             | Input::Reserve(link, _)
+            | Input::TakeSeats(link, _)
             | Input::Order(link, ..) => Some(*link),
         }
     }

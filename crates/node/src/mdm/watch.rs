@@ -29,6 +29,7 @@ use mdm::detector::{Detector, Verdict};
 use mdm::healer::Healer;
 use mdm::observed::Observed;
 use mdm::reach::Reach;
+use mdm::seating::Seating;
 use mdm::slowness::Slowness;
 use mdm::state::State;
 use seam::{DialError, DialId, Effects, Note};
@@ -44,6 +45,8 @@ pub(super) struct Watch {
     slowness: Slowness,
     reach: Reach,
     observed: Observed,
+    /// Gateways, their hosts, and the seats that move.
+    pub(super) seating: Seating,
     /// Devices that are down in the map and sent a heartbeat.
     revived: BTreeSet<DeviceId>,
     /// Verdicts that wait for those on the same server's other devices.
@@ -74,6 +77,7 @@ impl Watch {
             slowness: Slowness::default(),
             reach: Reach::default(),
             observed: Observed::default(),
+            seating: Seating::default(),
             revived: BTreeSet::new(),
             verdicts: Verdicts::default(),
             rebuilds_held: false,
@@ -87,6 +91,7 @@ impl Watch {
     /// at once, a server may not listen yet.
     pub(super) fn begin(&mut self, now: Time, state: &State, dials: &mut Dials, out: &mut Effects) {
         self.serves = true;
+        self.seating.begin(now);
         self.detector.silent(now);
         for (id, device) in &state.devices {
             self.watch(now, *id, state);
@@ -157,7 +162,8 @@ impl Watch {
     /// (`may_heal`): the healer is asked anyway as soon as that is so.
     pub(super) fn wake_at(&self, may_heal: bool) -> Option<Time> {
         let heal = Time::earliest(self.healer.wake_at(), self.slowness.wake_at());
-        let heal = Time::earliest(heal, self.reach.wake_at()).filter(|_| may_heal);
+        let heal = Time::earliest(heal, self.reach.wake_at());
+        let heal = Time::earliest(heal, self.seating.wake_at()).filter(|_| may_heal);
         Time::earliest(Time::earliest(self.detector.wake_at(), heal), self.verdicts.due())
     }
 
@@ -186,7 +192,9 @@ impl Watch {
     }
 
     /// Records a heartbeat of a client.
-    pub(super) fn sdc_beats(&mut self, now: Time, sdc: SdcId, heartbeat: Heartbeat) {
+    pub(super) fn sdc_beats(&mut self, now: Time, sdc: SdcId, mut heartbeat: Heartbeat) {
+        let hosts = heartbeat.hosts.take();
+        self.seating.heard(now, sdc, hosts.map(|hosts| hosts.names));
         self.observed.sdcs.entry(sdc).or_default().beat(now, heartbeat);
     }
 
@@ -239,7 +247,8 @@ impl Watch {
     }
 
     /// Records that a client has registered.
-    pub(super) fn sdc_came(&mut self, sdc: SdcId, build: Option<BuildInfo>) {
+    pub(super) fn sdc_came(&mut self, now: Time, sdc: SdcId, build: Option<BuildInfo>) {
+        self.seating.came(now, sdc);
         let seen = self.observed.sdcs.entry(sdc).or_default();
         (seen.connected, seen.build) = (true, build);
     }

@@ -2,12 +2,13 @@
 //! fit into one entry. Afterwards the state is ahead of what is committed.
 //!
 //! [`registration`]: devices and clients. [`orders`]: what operators ask for. [`reserve`]: what
-//! hosts ask for. [`levels`]: which builds may be present.
+//! hosts ask for. [`seats`]: which gateway serves a host. [`levels`]: which builds may be present.
 
 mod levels;
 mod orders;
 mod registration;
 mod reserve;
+mod seats;
 
 pub(super) use levels::check_build;
 
@@ -100,6 +101,7 @@ impl Work<'_> {
             self.execute(command);
         }
         self.watch.note_rebuilds(self.out);
+        self.move_seats();
     }
 
     /// Takes devices that a group in doubt may need out of a command that marks devices as removed.
@@ -134,6 +136,7 @@ impl Work<'_> {
             }
             Input::Doubts(m) => self.propose_all(&m),
             Input::Reserve(link, m) => self.reserve(link, m),
+            Input::TakeSeats(link, m) => self.take_seats(link, &m),
             Input::Order(link, op, ask) => self.obey(link, op, ask),
         }
     }

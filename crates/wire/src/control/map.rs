@@ -1,6 +1,6 @@
 //! The cluster map: devices, the groups that they serve, and the volumes in those groups.
 
-use super::{DeviceKind, MappingInfo, PoolInfo, ReservationInfo};
+use super::{DeviceKind, GatewayInfo, MappingInfo, PoolInfo, ReservationInfo, SeatInfo};
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::VolumeId;
@@ -154,6 +154,9 @@ pub struct VolumeInfo {
     /// Its reservations; absent: there are none, and nobody was ever registered.
     #[prost(message, optional, tag = "53")]
     pub reservations: Option<ReservationInfo>,
+    /// The gateways of its hosts.
+    #[prost(message, repeated, tag = "54")]
+    pub seats: Vec<SeatInfo>,
     /// Parts that were lost and are read errors until they are written.
     #[prost(message, repeated, tag = "60")]
     pub gaps: Vec<LostRange>,
@@ -255,6 +258,12 @@ pub struct MapPage {
     /// The version from which on maps belong to the last recovery of the MDMs. 0: there was none.
     #[prost(uint64, tag = "73")]
     pub recovered: u64,
+    /// Last part: all gateways, if one changed.
+    #[prost(message, repeated, tag = "74")]
+    pub gateways: Vec<GatewayInfo>,
+    /// True if `gateways` has all gateways.
+    #[prost(bool, tag = "75")]
+    pub all_gateways: bool,
     /// The cluster's level. It is looked at before anything else of the page ([`super::level_of`]).
     #[prost(uint32, tag = "90")]
     pub level: u32,

@@ -60,6 +60,10 @@ controls! {
     Reserve,
     /// The answer to `Reserve`. Body: `control::Reserved`.
     Reserved,
+    /// SDC to MDM: asks for seats of hosts. Body: `control::TakeSeats`.
+    TakeSeats,
+    /// The answer to `TakeSeats`. Body: `control::SeatsTaken`.
+    SeatsTaken,
 }
 
 message! {

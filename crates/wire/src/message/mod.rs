@@ -22,7 +22,7 @@ mod sync;
 
 pub use control::{
     Admin, AdminReply, Control, Heartbeat, Hello, MapPage, MapPull, Proposal, Raft, Refusal,
-    Register, RegisterSdc, Registered, Report, Reserve, Reserved, Welcome,
+    Register, RegisterSdc, Registered, Report, Reserve, Reserved, SeatsTaken, TakeSeats, Welcome,
 };
 pub use io::{CompareWrite, Extents, Io, Read, Reply, Request, Write, Zero};
 pub use layout::{Sender, UnitRange};
@@ -154,7 +154,7 @@ all_kinds! {
     Read Write Zero Extents CompareWrite Reply Fetch Fetched
     Replicate Replicated Commit SyncStart SyncState SyncWipe Seal Sealed Damage
     Register RegisterSdc Registered Heartbeat MapPull MapPage Proposal Report
-    Reserve Reserved
+    Reserve Reserved TakeSeats SeatsTaken
     Admin AdminReply Raft
 }
 

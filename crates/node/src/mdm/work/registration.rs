@@ -132,7 +132,7 @@ impl Work<'_> {
             }
         };
         let incarnation = self.state().sdcs[&sdc].incarnation;
-        self.watch.sdc_came(sdc, m.build.clone());
+        self.watch.sdc_came(self.now, sdc, m.build.clone());
         self.start_session(link, Peer::Sdc(sdc, incarnation), began);
         self.registered(link, sdc.0, incarnation.0, 0);
     }

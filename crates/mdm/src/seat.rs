@@ -1,0 +1,81 @@
+//! Seats: the one gateway that serves a host of a volume, and the numbers of gateways
+//! (docs/design/0012-seats.md).
+
+use crate::state::{Sdc, State};
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::String;
+use alloc::vec::Vec;
+use base::SdcId;
+use wire::control::{GatewayInfo, SeatInfo};
+
+/// The most seats of one volume. Not a field of `Limits`, because all MDMs must apply the same
+/// number.
+pub const SEATS: usize = 128;
+/// The most bytes of the name of a host: those of an iSCSI or NVMe name.
+pub const HOST_NAME: usize = 223;
+/// The number of numbers for gateways. Ids of NVMe controllers have room for this many.
+pub const GATEWAYS: u8 = 127;
+
+/// The gateway that serves a host of a volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seat {
+    /// The gateway.
+    pub sdc: SdcId,
+    /// The generation of the volume at which it got the seat.
+    pub since: u32,
+}
+
+/// The seats of a volume, by the names of its hosts.
+pub type Seats = BTreeMap<String, Seat>;
+
+/// Encodes the seats of a volume for the map and snapshots.
+pub fn seat_infos(seats: &Seats) -> Vec<SeatInfo> {
+    let info = |(host, seat): (&String, &Seat)| SeatInfo {
+        host: host.clone(),
+        sdc: seat.sdc.0,
+        since: seat.since,
+    };
+    seats.iter().map(info).collect()
+}
+
+/// Decodes the seats of a volume's entry in the map.
+pub fn seats(infos: Vec<SeatInfo>) -> Seats {
+    let seat = |s: SeatInfo| (s.host, Seat { sdc: SdcId(s.sdc), since: s.since });
+    infos.into_iter().map(seat).collect()
+}
+
+/// Returns true if a host may have this name.
+pub fn is_host_name(name: &str) -> bool {
+    (1..=HOST_NAME).contains(&name.len())
+}
+
+/// Returns true if a volume of this generation may have these seats.
+pub(crate) fn are_sound(seats: &Seats, generation: u32) -> bool {
+    let sound = |(host, seat): (&String, &Seat)| is_host_name(host) && seat.since <= generation;
+    seats.len() <= SEATS && seats.iter().all(sound)
+}
+
+/// Returns true if hosts connect to a client with these addresses.
+fn is_gateway(uris: &[String]) -> bool {
+    uris.iter().any(|uri| uri.starts_with("iscsi:") || uri.starts_with("nvme-tcp:"))
+}
+
+impl State {
+    /// Returns the number as a gateway of a client with these addresses: the one that it has, or
+    /// the lowest free one. `None`: it is no gateway, or no number is free.
+    pub(crate) fn gateway_number(&self, old: Option<&Sdc>, uris: &[String]) -> Option<u8> {
+        let own = old.and_then(|sdc| sdc.gateway);
+        let taken: BTreeSet<u8> = self.sdcs.values().filter_map(|sdc| sdc.gateway).collect();
+        let free = || (0..GATEWAYS).find(|number| !taken.contains(number));
+        is_gateway(uris).then(|| own.or_else(free)).flatten()
+    }
+
+    /// Returns all gateways, as the map has them.
+    pub fn gateways(&self) -> Vec<GatewayInfo> {
+        let info = |(id, sdc): (&SdcId, &Sdc)| {
+            let (number, uris) = (sdc.gateway?.into(), sdc.uris.clone());
+            Some(GatewayInfo { sdc: id.0, number, uris })
+        };
+        self.sdcs.iter().filter_map(info).collect()
+    }
+}

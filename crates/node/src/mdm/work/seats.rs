@@ -1,0 +1,64 @@
+//! Seats: gateways ask for them, and the leader moves those whose gateway is gone.
+//!
+//! Invariants:
+//! - The answer to a gateway waits until no device can serve by a map without its seats (rule R19).
+//!   That is also so if the gateway had them before: nobody knows whether an earlier answer was
+//!   sent when the fence was over.
+//! - What can't be answered now is not answered: the gateway asks again.
+
+use super::Work;
+use crate::mdm::answers::Answer;
+use crate::mdm::fence::Fence;
+use crate::mdm::links::Peer;
+use alloc::vec::Vec;
+use base::mutant::{self, Mutant};
+use base::{LinkId, SdcId, VolumeId};
+use mdm::command::Command;
+use wire::control::{SeatWish, SeatsTaken, TakeSeats};
+use wire::message;
+
+impl Work<'_> {
+    /// Gives a gateway the seats that it asks for and that no other one has, and confirms them.
+    pub(super) fn take_seats(&mut self, link: LinkId, m: &TakeSeats) {
+        let Peer::Sdc(sdc, life) = self.links.open(link).peer else { return };
+        let lives = self.state().sdcs.get(&sdc).is_some_and(|s| s.incarnation == life);
+        if self.state().recovery.open || !lives {
+            return; // a heartbeat tells a client that its incarnation is over
+        }
+        let seats = self.watch.seating.wished(self.state(), sdc, &m.seats);
+        let changed = !seats.changes.is_empty() && self.execute(Command::Seat(seats));
+        if changed {
+            self.watch.seating.look(self.now);
+        }
+        let volumes = self.seated(sdc, &m.seats);
+        let map = self.state().version;
+        let fence = Fence::new(self.now, volumes, map);
+        let taken = SeatsTaken { number: m.number, map: map.0 };
+        let frame = message::SeatsTaken {};
+        let (head, body) = self.links.peer_link(link).control(frame, &taken, self.out.pool());
+        let mut answer = Answer::to_client(changed, Answer::frame(link, head, body));
+        answer.fence = Some(fence).filter(|_| !mutant::on(Mutant::SeatBlindly));
+        self.answers.push(answer);
+    }
+
+    /// Returns the volumes of those seats that the gateway has.
+    fn seated(&self, sdc: SdcId, seats: &[SeatWish]) -> Vec<VolumeId> {
+        let has = |wish: &SeatWish| {
+            let id = VolumeId(wish.volume);
+            let seat = self.state().volumes.get(&id)?.seats.get(&wish.host)?;
+            (seat.sdc == sdc).then_some(id)
+        };
+        let mut volumes: Vec<VolumeId> = seats.iter().filter_map(has).collect();
+        volumes.sort_unstable();
+        volumes.dedup();
+        volumes
+    }
+
+    /// Moves the seats whose gateway can't serve the host any more.
+    pub(super) fn move_seats(&mut self) {
+        let limits = &self.config.limits;
+        if let Some(seats) = self.watch.seating.moves(self.now, self.journal.state(), limits) {
+            self.execute(Command::Seat(seats));
+        }
+    }
+}
