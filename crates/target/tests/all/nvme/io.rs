@@ -329,6 +329,7 @@ fn a_volume_that_returns_too_little_is_a_read_error() {
     assert_eq!(rig.answer().answer(), (1, 0x4281, 0));
 }
 
+        (BlockError::Elsewhere, 0x0302, 0x0302),
 #[test]
 fn commands_that_free_space_take_no_more_places_than_writes() {
     let mut rig = io();
