@@ -19,8 +19,8 @@ use mirror::{LostUnits, Volumes};
 use prost::Message;
 use target::reserve::Table;
 use wire::control::{
-    DeviceInfo, DeviceKind, GatewayInfo, GroupInfo, IdRange, Intent, MapPage, PolicyInfo, PoolInfo, VolumeInfo,
-    level_of,
+    DeviceInfo, DeviceKind, GatewayInfo, GroupInfo, IdRange, Intent, MapPage, PolicyInfo, PoolInfo,
+    VolumeInfo, level_of,
 };
 
 /// A device in the map.
@@ -420,6 +420,12 @@ impl MapView {
     pub fn my_number(&self) -> Option<u8> {
         let mine = self.gateways.iter().find(|gateway| Some(gateway.sdc) == self.me);
         mine.map(|gateway| gateway.number)
+    }
+
+    /// Returns the other gateways to which this volume is mapped.
+    pub fn others_of<'a>(&'a self, volume: &'a Volume) -> impl Iterator<Item = &'a Gateway> {
+        let may = |g: &&Gateway| Some(g.sdc) != self.me && volume.mapping.grant(g.sdc).is_some();
+        self.gateways.iter().filter(may)
     }
 
     /// Returns where blocks without data are read errors.

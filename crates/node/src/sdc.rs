@@ -467,6 +467,9 @@ impl Node for Sdc {
         if retried > 0 {
             out.note(Note::Retried { ops: retried });
         }
+        if self.targets.has_seat_question() {
+            self.seats_ask(now, out);
+        }
         self.pull(now, out);
     }
 

@@ -19,6 +19,7 @@ use prost::Message;
 use seam::{Buf, Effects, Note};
 use wire::control::{
     BuildInfo, Heartbeat, Hello, MapPage, RefusalCode, RegisterSdc, Registered, Reserved, Role,
+    SeatsTaken,
 };
 use wire::message::MapPull;
 use wire::{Frame, Header, PeerLink};
@@ -129,7 +130,9 @@ impl Sdc {
                 |link| targets.in_flight(link),
                 unanswered,
             );
+            let hosts = self.targets.seats_hosts();
             let heartbeat = Heartbeat {
+                hosts,
                 ops,
                 connections,
                 iscsi_sessions,
@@ -196,6 +199,13 @@ impl Sdc {
                 let m = Reserved::decode(body).map_err(|_| STRANGE)?;
                 let (at, here) = ((now, self.mdm.link()), self.map.version);
                 if let Some(version) = self.targets.reserve_answer(at, &m, here, out) {
+                    self.mdm.want(version);
+                }
+                Ok(())
+            }
+            Frame::SeatsTaken(_) if self.mdm.registered.is_some_and(|to| to.id == link) => {
+                let m = SeatsTaken::decode(body).map_err(|_| STRANGE)?;
+                if let Some(version) = self.seats_answer(m) {
                     self.mdm.want(version);
                 }
                 Ok(())
@@ -292,6 +302,8 @@ impl Sdc {
         self.counters.tell();
         self.mdm.ask();
         self.targets.reserve_again((now, self.mdm.link()), out);
+        self.targets.seats_tell();
+        self.seats_again(now, out);
         self.servers.look_again();
         self.dial_servers(now, out);
         Ok(())
@@ -304,6 +316,8 @@ impl Sdc {
             out.note(Note::Map { version: self.map.version });
             self.mdm.finder.learn(&self.map.mdms);
             self.servers_changed(now, &changes.devices, out);
+            self.gateway_number(now, out);
+            self.seats_fence(now, &changes.seated, out);
             self.reserve_fence(now, &changes.reserved, out);
             self.nvme_fence(now, out);
             self.client(now, out, |client, turn| client.map_changed(turn));

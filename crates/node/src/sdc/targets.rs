@@ -12,12 +12,14 @@ mod nbd;
 mod nvme;
 mod past_sessions;
 mod reserve;
+mod seats;
 
 use super::counters::Arrival;
 use super::{ISCSI, Link, NBD, Origin, Sdc};
 use crate::mapview::MapView;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
+use alloc::string::String;
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
 use base::time::Duration;
@@ -50,7 +52,10 @@ pub(super) fn unsent(port: Port) -> Option<UnsentLimits> {
     (port != Port::Ours).then_some(UNSENT)
 }
 
-/// A request that waits for a place.
+/// Index of the queue of requests that wait for a seat.
+const UNSEATED: usize = 2;
+
+/// A request that waits for a place or a seat.
 #[derive(Debug)]
 struct Waiting {
     link: LinkId,
@@ -110,12 +115,15 @@ pub(super) struct Sessions {
     /// of NBD, of iSCSI, and of NVMe (links that are not a queue yet).
     strangers: [VecDeque<(LinkId, Time)>; 3],
     /// Requests that wait for a place in the client core: writes in the second queue, all others in
-    /// the first.
-    crowded: [VecDeque<Waiting>; 2],
+    /// the first. The third one has those whose host has no confirmed seat.
+    crowded: [VecDeque<Waiting>; 3],
     /// For each connection with a volume: the volume, and the client's permission.
     permissions: Map<LinkId, (VolumeId, Grant)>,
     /// The hosts' requests to the MDM.
     reserve: reserve::Reservations,
+    seats: seats::Seats,
+    /// The number of this client as a gateway.
+    number: Option<u8>,
     /// The map has changed, and the permissions of the connections must be compared with it.
     pub(super) review: bool,
 }
@@ -136,6 +144,8 @@ impl Sessions {
             crowded: Default::default(),
             permissions: Map::default(),
             reserve: reserve::Reservations::default(),
+            seats: seats::Seats::default(),
+            number: None,
             review: false,
         }
     }
@@ -151,6 +161,7 @@ impl Sessions {
     }
 
     fn remove(&mut self, link: LinkId) {
+        let host = String::from(self.host(link));
         let mut gone = self.sessions.remove(&link);
         let in_flight = match &mut gone {
             Some(Session::Nbd(nbd)) => {
@@ -174,6 +185,7 @@ impl Sessions {
         if self.permissions.remove(&link).is_some() {
             self.share();
         }
+        self.seats_left(&host);
         self.strangers.iter_mut().for_each(|list| list.retain(|(of, _)| *of != link));
         self.refreshing.retain(|l| *l != link);
         if self.refreshing.is_empty() {
@@ -225,13 +237,20 @@ impl Sessions {
     /// Returns true if [`Sdc::targets_work`] has something to do.
     #[inline]
     pub(super) fn has_work(&self) -> bool {
-        self.has_calls() || self.has_crowd()
+        let seats = self.seats.review && !self.crowded[UNSEATED].is_empty();
+        self.has_calls() || self.has_crowd() || seats
+    }
+
+    /// Returns true if there may be a question about seats to send.
+    #[inline]
+    pub(super) fn has_seat_question(&self) -> bool {
+        self.seats.has_question()
     }
 
     /// Returns true while requests wait for a place.
     #[inline]
     fn has_crowd(&self) -> bool {
-        self.crowded.iter().any(|queue| !queue.is_empty())
+        self.crowded[..UNSEATED].iter().any(|queue| !queue.is_empty())
     }
 
     /// Returns the time at which [`Sdc::targets_tick`] has something to do.
@@ -239,6 +258,8 @@ impl Sessions {
         let strangers = self.strangers.iter().filter_map(|list| Some(list.front()?.1)).min();
         let ticks = Time::earliest(self.iscsi.tick_at, self.nvme.tick_at);
         let asked = self.reserve.wake_at(limits.target_patience);
+        let unseated = self.crowded[UNSEATED].iter().map(|w| w.since + w.within).min();
+        let asked = Time::earliest(asked, Time::earliest(self.seats.wake_at(), unseated));
         Time::earliest(Time::earliest(strangers, self.refresh_by), Time::earliest(ticks, asked))
     }
 }
@@ -277,6 +298,7 @@ impl Sdc {
                 (Session::Iscsi(Box::new(connection)), iscsi::DISCOVERY)
             }
             _ => {
+                let at = (at, self.targets.number.unwrap_or(0));
                 let connection = self.targets.nvme.connect(now, at, limits, out);
                 (Session::Nvme(Box::new(connection)), nvme::CONNECT)
             }
@@ -305,6 +327,8 @@ impl Sdc {
         }
         let (patience, at) = (self.config.limits.target_patience, (now, self.mdm.link()));
         self.targets.reserve_tick(at, patience, out);
+        self.seats_ask(now, out);
+        self.targets_late(now, out);
         self.targets.iscsi_tick(now);
         self.targets.nvme_tick(now);
     }
@@ -370,12 +394,22 @@ impl Sdc {
         // Sessions of iSCSI and NVMe divide long writes.
         let first = !patience.of_command || target::is_first(tag);
         let arrival = Arrival::new(now, &request, first);
-        let writes = request.kind.brings_data();
+        let waiting = Waiting { link, tag, request, arrival, since, within };
+        match self.targets.is_seated(&self.map, link, waiting.request.volume) {
+            true => self.target_pass(now, waiting, out),
+            false => self.targets.crowded[UNSEATED].push_back(waiting),
+        }
+    }
+
+    /// Passes a request whose host is seated to the client core, or lets it wait for a place.
+    fn target_pass(&mut self, now: Time, waiting: Waiting, out: &Effects) {
+        let writes = waiting.request.kind.brings_data();
         let queue = &mut self.targets.crowded[usize::from(writes)];
         let review = self.targets.review && !mutant::on(Mutant::KeepPermission);
         if !queue.is_empty() || !self.client.admits(writes) || review {
-            return queue.push_back(Waiting { link, tag, request, arrival, since, within });
+            return queue.push_back(waiting);
         }
+        let Waiting { link, tag, request, arrival, since, within } = waiting;
         let origin = Origin::Target { link, tag, arrival };
         self.client(now, out, |client, turn| {
             client.request_of((since, within), origin, request, turn);
@@ -401,6 +435,9 @@ impl Sdc {
             });
         }
         reserve::give_answers(self, now, out);
+        if self.targets.seats.review {
+            self.seats_admit(now, out);
+        }
         if self.targets.has_crowd() {
             self.targets_admit(now, out);
         }
@@ -448,7 +485,7 @@ impl Sdc {
         out: &mut Effects,
     ) {
         // Sessions put new requests at the end, so each request is checked once.
-        let mut kept = [0; 2];
+        let mut kept = [0; 3];
         loop {
             let mut ended = Vec::new();
             for (queue, kept) in self.targets.crowded.iter_mut().zip(&mut kept) {
@@ -508,6 +545,7 @@ impl Sdc {
         self.counters.named(link, self.targets.iscsi.host(link));
         self.counters.attached(link, id);
         self.targets.welcome(link, out);
+        self.targets.seats_tell();
         self.targets.share();
         self.mdm.heartbeat_soon(now);
     }
@@ -536,7 +574,7 @@ impl Sdc {
         out: &mut Effects,
         call: impl FnOnce(&mut Session, &iscsi::View<'_>, &mut Effects, &mut Vec<Action>),
     ) {
-        let ready = self.is_ready();
+        let ready = self.is_ready() && self.targets.number.is_some();
         let targets = &mut self.targets;
         let Some(session) = targets.sessions.get_mut(&link) else { return };
         let mut actions = core::mem::take(&mut targets.spare);
@@ -546,6 +584,7 @@ impl Sdc {
             dhchap: self.config.dhchap.as_ref(),
             format: self.config.format,
             limits: &self.config.limits,
+            number: targets.number.unwrap_or(0),
             ready,
             hosts: &targets.iscsi,
             nvme: &targets.nvme,
@@ -574,6 +613,7 @@ impl Sdc {
         if is_new_queue {
             self.counters.named(link, targets.nvme.host(link));
             targets.welcome(link, out);
+            targets.seats_tell();
             self.mdm.heartbeat_soon(now);
         }
         if let Some(volume) = attached {

@@ -66,13 +66,16 @@ pub struct TakeSeats {
 }
 
 /// The answer to [`TakeSeats`]: what hosts sent through former gateways can't take effect any more.
-/// The gateway has those of the seats that a map of this version gives it.
-#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+#[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct SeatsTaken {
     /// The number of the question.
     #[prost(uint64, tag = "1")]
     pub number: u64,
-    /// The version of the map.
+    /// A map of this version, or of a later one, has the seats.
     #[prost(uint64, tag = "2")]
     pub map: u64,
+    /// For each of the seats, in their order: the generation at which the gateway got it; 0: the
+    /// gateway does not have it.
+    #[prost(uint32, repeated, tag = "3")]
+    pub since: Vec<u32>,
 }

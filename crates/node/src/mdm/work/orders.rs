@@ -4,6 +4,7 @@ use super::Work;
 use crate::mdm::answers::Answer;
 use crate::mdm::fence::Fence;
 use alloc::string::ToString;
+use alloc::vec::Vec;
 use base::{LinkId, SdcId, VolumeId};
 use mdm::command::Command;
 use mdm::controller;

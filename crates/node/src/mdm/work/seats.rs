@@ -30,10 +30,12 @@ impl Work<'_> {
         if changed {
             self.watch.seating.look(self.now);
         }
-        let volumes = self.seated(sdc, &m.seats);
+        let since: Vec<u32> = m.seats.iter().map(|wish| self.since(sdc, wish)).collect();
+        let has = m.seats.iter().zip(&since).filter(|(_, since)| **since > 0);
+        let volumes = has.map(|(wish, _)| VolumeId(wish.volume)).collect();
         let map = self.state().version;
         let fence = Fence::new(self.now, volumes, map);
-        let taken = SeatsTaken { number: m.number, map: map.0 };
+        let taken = SeatsTaken { number: m.number, map: map.0, since };
         let frame = message::SeatsTaken {};
         let (head, body) = self.links.peer_link(link).control(frame, &taken, self.out.pool());
         let mut answer = Answer::to_client(changed, Answer::frame(link, head, body));
@@ -41,17 +43,11 @@ impl Work<'_> {
         self.answers.push(answer);
     }
 
-    /// Returns the volumes of those seats that the gateway has.
-    fn seated(&self, sdc: SdcId, seats: &[SeatWish]) -> Vec<VolumeId> {
-        let has = |wish: &SeatWish| {
-            let id = VolumeId(wish.volume);
-            let seat = self.state().volumes.get(&id)?.seats.get(&wish.host)?;
-            (seat.sdc == sdc).then_some(id)
-        };
-        let mut volumes: Vec<VolumeId> = seats.iter().filter_map(has).collect();
-        volumes.sort_unstable();
-        volumes.dedup();
-        volumes
+    /// Returns the generation at which the gateway got a seat; 0 if it does not have it.
+    fn since(&self, sdc: SdcId, wish: &SeatWish) -> u32 {
+        let volume = self.state().volumes.get(&VolumeId(wish.volume));
+        let seat = volume.and_then(|volume| volume.seats.get(&wish.host));
+        seat.filter(|seat| seat.sdc == sdc).map_or(0, |seat| seat.since)
     }
 
     /// Moves the seats whose gateway can't serve the host any more.

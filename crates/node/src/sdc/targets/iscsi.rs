@@ -5,6 +5,7 @@
 //! names are derived from the ids of cluster and volume ([`target::ident`]).
 
 use super::past_sessions::PastSessions;
+use super::seats::has_left;
 use super::{Session, Sessions};
 use crate::mapview::{MapView, Volume};
 use crate::sdc::{Origin, Sdc};
@@ -28,8 +29,6 @@ pub(super) const DISCOVERY: Duration = Duration::from_secs(60);
 /// Interval of the sessions' ticks. It must be short, because hosts that are asked to log out must
 /// be gone before the process ends.
 const TICK: Duration = Duration::from_millis(500);
-/// The number of this gateway. (Each host uses one gateway until the MDMs assign numbers.)
-pub(super) const GATEWAY: u8 = 0;
 
 /// A name and a secret for CHAP.
 #[derive(Clone, PartialEq, Eq)]
@@ -63,6 +62,8 @@ pub(super) struct Connection {
     pub(super) session: target::iscsi::Session,
     /// The local address of the connection.
     pub(super) at: Option<SocketAddr>,
+    /// Its volume, if the host is known to have a confirmed seat for it.
+    pub(super) seated: Vec<VolumeId>,
     logged_in: bool,
 }
 
@@ -133,7 +134,7 @@ impl Hosts {
         let mut opening = Opening { tsih: self.tsih, secret: [0; 33] };
         out.secret(&mut opening.secret);
         let session = target::iscsi::Session::new(limits, opening);
-        Connection { session, at, logged_in: false }
+        Connection { session, at, seated: Vec::new(), logged_in: false }
     }
 
     pub(super) fn add(&mut self, link: LinkId, nexus: Nexus) {
@@ -176,6 +177,8 @@ pub(super) struct View<'a> {
     pub(super) dhchap: Option<&'a super::DhChap>,
     pub(super) format: Format,
     pub(super) limits: &'a Limits,
+    /// The number of this gateway; 0 while it has none.
+    pub(super) number: u8,
     /// True if there is a map, and it contains this client.
     pub(super) ready: bool,
     pub(super) hosts: &'a Hosts,
@@ -187,18 +190,23 @@ pub(super) struct View<'a> {
 
 impl View<'_> {
     fn unit(&self, id: VolumeId, volume: &Volume) -> Option<Unit> {
-        unit(self.map, (self.limits, self.format), id, volume)
+        let of = (self.limits, self.format, self.number);
+        unit(self.map, of, (id, volume), self.hosts.host(self.link))
     }
 }
 
-/// Returns the properties of a volume for hosts, if it is mapped to this client.
+/// Returns the properties of a volume for this host, if it is mapped to this client.
 fn unit(
     map: &MapView,
-    (limits, format): (&Limits, Format),
-    id: VolumeId,
-    volume: &Volume,
+    (limits, format, number): (&Limits, Format, u8),
+    (id, volume): (VolumeId, &Volume),
+    host: &str,
 ) -> Option<Unit> {
     let grant = map.my_grant(volume)?;
+    let path = match has_left(map, volume, host) {
+        true => Path::Standby,
+        false => Path::Optimized,
+    };
     Some(Unit {
         cluster: map.cluster,
         volume: id,
@@ -207,8 +215,8 @@ fn unit(
         format,
         transfer: limits.scsi_transfer,
         target: ident::iqn(AUTHORITY, map.cluster, id),
-        port: ident::port(GATEWAY),
-        path: Path::Optimized,
+        port: ident::port(number),
+        path,
         reservations: true,
     })
 }
@@ -228,9 +236,15 @@ impl Targets for View<'_> {
         }
     }
 
-    fn portals(&self, _: &str, visit: &mut dyn FnMut(Portal)) {
+    fn portals(&self, name: &str, visit: &mut dyn FnMut(Portal)) {
         if let Some(address) = self.at {
-            visit(Portal { address, group: ident::port(GATEWAY) });
+            visit(Portal { address, group: ident::port(self.number) });
+        }
+        let ids = ident::ids_of_iqn(AUTHORITY, name);
+        let Some(volume) = ids.and_then(|(_, id)| self.map.volumes.get(&id)) else { return };
+        for gateway in self.map.others_of(volume) {
+            let group = ident::port(gateway.number);
+            gateway.iscsi.iter().for_each(|at| visit(Portal { address: *at, group }));
         }
     }
 
@@ -410,11 +424,13 @@ impl Sessions {
 
     /// Tells sessions about volumes that have grown or become read-only.
     pub(super) fn iscsi_review(&mut self, map: &MapView, of: (&Limits, Format)) {
+        let of = (of.0, of.1, self.number.unwrap_or(0));
         for session in self.sessions.values_mut() {
             let Session::Iscsi(iscsi) = session else { continue };
-            let Some(id) = iscsi.session.nexus().and_then(|nexus| nexus.volume) else { continue };
+            let Some(nexus) = iscsi.session.nexus() else { continue };
+            let Some(id) = nexus.volume else { continue };
             let Some(volume) = map.volumes.get(&id) else { continue };
-            if let Some(unit) = unit(map, of, id, volume) {
+            if let Some(unit) = unit(map, of, (id, volume), &nexus.initiator) {
                 iscsi.session.changed(unit);
             }
         }

@@ -11,6 +11,7 @@
 //!   allowed.
 
 use super::iscsi::View;
+use super::seats::has_left;
 use super::{Session, Sessions, Waiting};
 use crate::mapview::Volume;
 use crate::sdc::{Origin, Sdc};
@@ -32,8 +33,6 @@ use wire::control::Access;
 pub(super) const CONNECT: Duration = Duration::from_secs(60);
 /// Interval of the sessions' ticks.
 const TICK: Duration = Duration::from_secs(1);
-/// The number of this gateway. (Each host uses one gateway until the MDMs assign numbers.)
-const GATEWAY: u8 = 0;
 /// Ids of controllers per gateway.
 const CONTROLLERS: u16 = 512;
 
@@ -61,6 +60,8 @@ pub(super) struct Connection {
     pub(super) session: target::nvme::Session,
     /// The local address of the connection.
     pub(super) at: Option<SocketAddr>,
+    /// The volumes for which the host is known to have a confirmed seat.
+    pub(super) seated: Vec<VolumeId>,
     /// The link is a queue, and the owner has recorded that.
     is_queue: bool,
 }
@@ -128,7 +129,7 @@ impl Hosts {
     pub(super) fn connect(
         &mut self,
         now: Time,
-        at: Option<SocketAddr>,
+        (at, gateway): (Option<SocketAddr>, u8),
         limits: &Limits,
         out: &mut Effects,
     ) -> Connection {
@@ -139,15 +140,15 @@ impl Hosts {
         self.tick_at.get_or_insert(now + TICK);
         let mut seed = [0; 32];
         out.secret(&mut seed);
-        let opening = Opening { cntlid: self.next_cntlid(), seed: Seed(seed) };
+        let opening = Opening { cntlid: self.next_cntlid(gateway), seed: Seed(seed) };
         let session = target::nvme::Session::new(limits, opening);
-        Connection { session, at, is_queue: false }
+        Connection { session, at, seated: Vec::new(), is_queue: false }
     }
 
     /// Returns the next free controller id. If none is free, returns a used one: no host can
     /// connect then.
-    fn next_cntlid(&mut self) -> u16 {
-        let id = |newest: u16| u16::from(GATEWAY) * CONTROLLERS + newest;
+    fn next_cntlid(&mut self, gateway: u8) -> u16 {
+        let id = |newest: u16| u16::from(gateway) * CONTROLLERS + newest;
         for _ in 1..CONTROLLERS {
             self.newest = self.newest % (CONTROLLERS - 1) + 1;
             let next = id(self.newest);
@@ -270,7 +271,11 @@ impl View<'_> {
             Some(host) => table.access(&Identity::Nvme { host }),
             None => table.access_of_strangers(),
         };
-        let (size, path) = (volume.size, Path::Optimized);
+        let path = match has_left(self.map, volume, self.nvme.host(self.link)) {
+            true => Path::Inaccessible,
+            false => Path::Optimized,
+        };
+        let size = volume.size;
         Some(Namespace { volume: id, size, read_only, access, path })
     }
 }
@@ -286,7 +291,7 @@ impl Subsystem for View<'_> {
     }
 
     fn port(&self) -> u16 {
-        ident::port(GATEWAY)
+        ident::port(self.number)
     }
 
     fn namespace(&self, nsid: u32) -> Option<Namespace> {

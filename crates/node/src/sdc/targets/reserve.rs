@@ -10,7 +10,6 @@
 //!   map. Otherwise they would get past the fence (rule R8). Writes that the host began before it
 //!   lost the right to write end, too, even if the same map gives the right back.
 
-use super::iscsi::GATEWAY;
 use super::{Session, Sessions, Waiting};
 use crate::link::send_control;
 use crate::mapview::{MapView, Reserved as Changed};
@@ -253,7 +252,7 @@ impl Sessions {
         }
         let nexus = self.iscsi.nexus(link)?;
         let (name, isid) = (nexus.initiator.clone(), nexus.isid);
-        Some(Identity::Scsi { name, isid, port: ident::port(GATEWAY) })
+        Some(Identity::Scsi { name, isid, port: ident::port(self.number.unwrap_or(0)) })
     }
 
     /// Returns what the host of a session may do with its volume.
