@@ -41,7 +41,9 @@ fn take(state: &State, change: &command::SeatChange, volume: &mut Volume) {
     if !may {
         return;
     }
-    let fences = from != SdcId(0) || state.recovery.number > 0;
+    // Generation 0 means "no seat" in messages. Volumes of the oldest logs have it.
+    let first = volume.generation == 0;
+    let fences = from != SdcId(0) || state.recovery.number > 0 || first;
     if fences && !mutant::on(Mutant::MoveUnfenced) {
         let Some(generation) = volume.generation.checked_add(1) else { return };
         volume.generation = generation;

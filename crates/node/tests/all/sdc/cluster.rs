@@ -15,14 +15,17 @@ use seam::{
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use wire::control::{
-    ClientCounts, DeviceInfo, GroupInfo, Heartbeat, Hello, MapPage, Refusal, RefusalCode,
-    RegisterSdc, Registered, Reserve, Reserved, Role, VolumeInfo, Welcome,
+    ClientCounts, DeviceInfo, GatewayInfo, GroupInfo, Heartbeat, Hello, MapPage, Refusal,
+    RefusalCode, RegisterSdc, Registered, Reserve, Reserved, Role, SeatInfo, SeatsTaken, TakeSeats,
+    VolumeInfo, Welcome,
 };
 use wire::message::{self, Io, MapPull, Reply, Request};
 use wire::{Control, HANDSHAKE_VERSION, Header, Kind, PeerLink, Status, control_frame};
 
 pub(crate) const VOLUME: VolumeId = VolumeId(1);
 pub(crate) const UNITS: u32 = 8;
+/// The id of the client.
+pub(crate) const ME: u32 = 4;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Who {
@@ -51,6 +54,10 @@ pub(crate) struct Log {
     pub pulls: Vec<MapPull>,
     /// Changes of reservations that were asked for.
     pub asked: Vec<Reserve>,
+    /// Seats that were asked for.
+    pub wished: Vec<TakeSeats>,
+    /// The hosts, according to the last heartbeat that had them.
+    pub hosts: Vec<String>,
     pub ios: Vec<(u32, Io)>,
     /// The protocol versions of their frames.
     pub versions: Vec<(u32, u16)>,
@@ -87,6 +94,8 @@ pub(crate) struct Cluster {
     pub mute: BTreeSet<u32>,
     /// While this is set, the MDM answers no change of reservations.
     pub silent: bool,
+    /// While this is set, the MDM answers no question for seats.
+    pub keeps_seats: bool,
     /// Servers refuse I/O of an older generation than the map has.
     pub fences: bool,
     /// While this is set, all servers hold their I/O back.
@@ -135,7 +144,7 @@ impl Cluster {
         let config = SdcConfig {
             name: "client".into(),
             mdm: vec![address(1)],
-            uris: vec!["nbd://10.0.0.9".into()],
+            uris: vec!["iscsi://10.0.0.9:3260".into()],
             chap: None,
             dhchap,
             format: Default::default(),
@@ -166,6 +175,8 @@ impl Cluster {
                 volumes,
                 live: vec![VOLUME.0],
                 next_volume: 2,
+                gateways: vec![GatewayInfo { sdc: ME, number: 0, uris: Vec::new() }],
+                all_gateways: true,
                 ..MapPage::default()
             },
             parked: None,
@@ -175,6 +186,7 @@ impl Cluster {
             refusing: BTreeSet::new(),
             mute: BTreeSet::new(),
             silent: false,
+            keeps_seats: false,
             fences: false,
             hold: false,
             holds: None,
@@ -295,7 +307,7 @@ impl Cluster {
             Kind::RegisterSdc => {
                 self.log.registrations.push(RegisterSdc::decode(body).unwrap());
                 let registered =
-                    Registered { cluster: 9, id: 4, incarnation: 40, map: 3, scrub: 0 };
+                    Registered { cluster: 9, id: ME, incarnation: 40, map: 3, scrub: 0 };
                 self.send(link, Header::new(Kind::Registered), &registered);
             }
             Kind::Heartbeat => {
@@ -303,6 +315,7 @@ impl Cluster {
                 let beat = Heartbeat::decode(body).unwrap();
                 self.log.counts = beat.counts.unwrap_or(core::mem::take(&mut self.log.counts));
                 (self.log.attached, self.log.refused_by) = (beat.attached, beat.refused_by);
+                self.log.hosts.clone_from(&beat.hosts.map_or(self.log.hosts.clone(), |h| h.names));
                 self.log.connected = (beat.connections, beat.iscsi_sessions);
             }
             Kind::MapPull => {
@@ -318,8 +331,33 @@ impl Cluster {
                     self.reserve(link, &m);
                 }
             }
+            Kind::TakeSeats => {
+                let m = TakeSeats::decode(body).unwrap();
+                self.log.wished.push(m.clone());
+                if !self.keeps_seats {
+                    self.take_seats(link, &m);
+                }
+            }
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Gives the client the seats that no other one has, tells the map and confirms them.
+    pub(crate) fn take_seats(&mut self, link: LinkId, m: &TakeSeats) {
+        let mut since = Vec::new();
+        for wish in &m.seats {
+            let volume = self.map.volumes.iter_mut().find(|v| v.id == wish.volume).unwrap();
+            if !volume.seats.iter().any(|seat| seat.host == wish.host) {
+                let (host, since) = (wish.host.clone(), volume.generation.max(1));
+                volume.seats.push(SeatInfo { host, sdc: ME, since });
+                self.map.version += 1;
+            }
+            let seat = volume.seats.iter().find(|seat| seat.host == wish.host).unwrap();
+            since.push(if seat.sdc == ME { seat.since } else { 0 });
+        }
+        self.tell();
+        let taken = SeatsTaken { number: m.number, map: self.map.version, since };
+        self.send(link, Header::new(Kind::SeatsTaken), &taken);
     }
 
     /// Does a change of reservations. The map is told when it is asked for.
