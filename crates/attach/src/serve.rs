@@ -79,6 +79,7 @@ pub(crate) fn errno(error: BlockError) -> Errno {
         | BlockError::Media
         | BlockError::Busy
         | BlockError::Forgotten
+        | BlockError::Elsewhere
         | BlockError::Miscompare(_) => Errno::IO,
     }
 }

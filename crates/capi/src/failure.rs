@@ -62,8 +62,9 @@ pub(crate) fn errno(error: BlockError) -> c_int {
         BlockError::Misaligned | BlockError::TooBig => libc::EINVAL,
         BlockError::Full => libc::ENOSPC,
         BlockError::Lost => libc::ENODATA,
-        // The library has no request that compares.
-        BlockError::Media | BlockError::Forgotten | BlockError::Miscompare(_) => libc::EIO,
+        // The library has no request that compares, and no second path.
+        BlockError::Miscompare(_) | BlockError::Elsewhere => libc::EIO,
+        BlockError::Media | BlockError::Forgotten => libc::EIO,
         BlockError::Superseded => libc::ESTALE,
         BlockError::Busy => libc::EAGAIN,
         BlockError::TimedOut => libc::ETIMEDOUT,

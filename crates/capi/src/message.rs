@@ -74,6 +74,7 @@ mod tests {
             BlockError::Busy,
             BlockError::Forgotten,
             BlockError::Superseded,
+            BlockError::Elsewhere,
             BlockError::TimedOut,
             BlockError::Miscompare(0),
         ];

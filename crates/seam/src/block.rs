@@ -95,6 +95,9 @@ pub enum BlockError {
     Forgotten,
     /// A newer process has this client's name (rule R8).
     Superseded,
+    /// Another gateway serves this host. The request was not executed, or can't take effect any
+    /// more. Only hosts with iSCSI or NVMe get this error.
+    Elsewhere,
     /// There was no answer within the time limit that a user has set. It is unknown whether a write
     /// was done. It will not be done after any later request.
     TimedOut,
@@ -123,6 +126,7 @@ impl fmt::Display for BlockError {
             BlockError::Superseded => {
                 "a newer process has this client's name: give one of the two another, and start this one again"
             }
+            BlockError::Elsewhere => "another gateway serves this host: use the path to that one",
             BlockError::TimedOut => {
                 "no answer within the client's `io_timeout`: see `gabion status`; a write may have been done or not"
             }

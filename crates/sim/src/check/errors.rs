@@ -93,7 +93,7 @@ pub fn in_order(error: BlockError, case: Case<'_>, denials: &Denials) -> bool {
         BlockError::Superseded => case.superseded,
         BlockError::Miscompare(at) => op.kind == Swap && at < op.sectors * base::SECTOR,
         BlockError::Reserved => !scan && case.reserved && !matches!(op.kind, Read | Extents),
-        BlockError::Misaligned | BlockError::ReadOnly => false,
+        BlockError::Misaligned | BlockError::ReadOnly | BlockError::Elsewhere => false,
     }
 }
 

@@ -179,7 +179,8 @@ pub(crate) fn error_value(header: &Header, export: &Attached, error: BlockError)
         (BlockError::OutOfRange | BlockError::Misaligned | BlockError::TooBig, _) => NBD_EINVAL,
         (BlockError::Lost | BlockError::Media | BlockError::NoSuchVolume, _) => NBD_EIO,
         (BlockError::Forgotten | BlockError::Superseded | BlockError::TimedOut, _) => NBD_EIO,
-        (BlockError::Miscompare(_), _) => NBD_EIO, // NBD has no such request
+        // NBD has no such request, and no second path.
+        (BlockError::Miscompare(_) | BlockError::Elsewhere, _) => NBD_EIO,
         (BlockError::ReadOnly | BlockError::Reserved, _) => NBD_EPERM,
         (BlockError::Busy, _) => NBD_ENOMEM,
     }

@@ -83,7 +83,7 @@ impl Status {
             // A forgotten write won't take effect later (rule R8), so the host may repeat it.
             BlockError::Busy | BlockError::Forgotten => Status::INTERRUPTED,
             BlockError::Full | BlockError::TimedOut => Status::NOT_READY,
-            BlockError::Superseded => Status::INACCESSIBLE,
+            BlockError::Superseded | BlockError::Elsewhere => Status::INACCESSIBLE,
             BlockError::Miscompare(_) => Status::MISCOMPARE,
         }
     }
@@ -110,6 +110,7 @@ mod tests {
             BlockError::Lost,
             BlockError::Media,
             BlockError::Busy,
+            BlockError::Elsewhere,
             BlockError::Forgotten,
             BlockError::Superseded,
             BlockError::TimedOut,
@@ -118,7 +119,7 @@ mod tests {
         let codes = |writes| errors.map(|error| Status::of(error, writes).0);
         let reads = [
             0x400b, 0x4020, 0x4080, 0x4002, 0x4002, 0x1882, 0x4281, 0x4281, 0x0821, 0x0821, 0x0302,
-            0x1882, 0x4083,
+            0x0302, 0x1882, 0x4083,
         ];
         assert_eq!(codes(false), reads);
         let mut writes = reads;

@@ -41,7 +41,7 @@ impl Failure {
                 BlockError::Lost if writes => Sense::WRITE_LOST.about(lba),
                 BlockError::Media if writes => Sense::WRITE_ERROR.about(lba),
                 BlockError::Lost | BlockError::Media => Sense::READ_ERROR.about(lba),
-                BlockError::Superseded => Sense::STANDBY,
+                BlockError::Superseded | BlockError::Elsewhere => Sense::STANDBY,
                 BlockError::TimedOut => Sense::NO_PRIMARY,
                 BlockError::Reserved => return Answer::bare(Status::ReservationConflict),
                 BlockError::Busy => return Answer::bare(Status::TaskSetFull),

@@ -248,6 +248,7 @@ fn the_failure_with_the_lowest_offset_decides() {
     for (error, status) in [
         (BlockError::Lost, (2, Some((3, 0x11, 0)))),
         (BlockError::Busy, (0x28, None)),
+        (BlockError::Elsewhere, (2, Some((2, 4, 0x0b)))),
         (BlockError::TimedOut, (2, Some((2, 4, 1)))),
     ] {
         rig.ask(Request::command(6, READ, 512, &read10(0, 1)));

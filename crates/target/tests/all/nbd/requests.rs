@@ -190,6 +190,7 @@ fn the_core_s_errors_become_the_spec_s() {
         (NBD_CMD_FLAG_FAST_ZERO, zero, TooBig, NBD_EINVAL),
         (0, NBD_CMD_BLOCK_STATUS, TooBig, NBD_EOVERFLOW),
         (0, write, Busy, NBD_ENOMEM),
+        (0, write, Elsewhere, NBD_EIO),
     ];
     let mut rig = Rig::serving(true, &Limits::SHIPPED);
     for (flags, command, error, expected) in cases {

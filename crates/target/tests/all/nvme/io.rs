@@ -297,6 +297,7 @@ fn errors_of_the_volume_have_their_status() {
         (BlockError::TimedOut, 0x1882, 0x1882),
         (BlockError::Full, 0x1882, 0x1882),
         (BlockError::Superseded, 0x0302, 0x0302),
+        (BlockError::Elsewhere, 0x0302, 0x0302),
     ];
     for (error, reading, writing) in table {
         let mut rig = io();

@@ -50,6 +50,7 @@ fn outcomes_are_called_as_the_table_says() {
         assert_eq!(block(BlockError::NoSuchVolume), check(5, 0x25, 0, None));
         assert_eq!(block(BlockError::Full), check(2, 0x04, 0x14, None));
         assert_eq!(block(BlockError::Superseded), check(2, 0x04, 0x0b, None));
+        assert_eq!(block(BlockError::Elsewhere), check(2, 0x04, 0x0b, None));
         assert_eq!(block(BlockError::TimedOut), check(2, 0x04, 0x01, None));
         assert_eq!(block(BlockError::Busy), (Status::TaskSetFull, None));
         assert_eq!(block(BlockError::Forgotten), (Status::Busy, None));
