@@ -209,6 +209,7 @@ fn unit(
         target: ident::iqn(AUTHORITY, map.cluster, id),
         port: ident::port(GATEWAY),
         path: Path::Optimized,
+        others: Vec::new(),
         reservations: true,
     })
 }

@@ -44,6 +44,7 @@ impl Hosts {
             target: NAME.into(),
             port: 3,
             path: Path::Optimized,
+            others: Vec::new(),
             reservations: true,
         };
         Hosts {
