@@ -42,7 +42,7 @@ struct Hosts {
 
 impl Hosts {
     fn at(&self, nsid: u32) -> Option<Namespace> {
-        let path = if nsid % 8 == 7 { Path::Change } else { Path::Optimized };
+        let path = if nsid % 8 == 7 { Path::Inaccessible } else { Path::Optimized };
         let there = (1..=self.namespaces).contains(&nsid);
         let (volume, read_only) = (VolumeId(nsid), nsid % 4 == 3);
         let access = Access { read: true, write: nsid != 2 };

@@ -87,7 +87,8 @@ impl Admin {
     fn ways(&self, groups_only: bool) -> Vec<u8> {
         let all = self.namespaces();
         let mut page = vec![0; 16];
-        page[..8].copy_from_slice(&self.path_changes.to_le_bytes());
+        let changes = self.path_changes.to_le_bytes();
+        page[..8].copy_from_slice(&changes);
         page[8..10].copy_from_slice(&(all.len() as u16).to_le_bytes());
         for namespace in all {
             let id = namespace.volume.0.to_le_bytes();
@@ -95,11 +96,10 @@ impl Admin {
             let state = match namespace.path {
                 Path::Optimized => 0x01,
                 Path::Inaccessible => 0x03,
-                Path::Change => 0x0f,
             };
             page.extend(id);
             page.extend(ids.to_le_bytes());
-            page.extend([0; 8]);
+            page.extend(changes);
             page.push(state);
             page.extend([0; 15]);
             if !groups_only {

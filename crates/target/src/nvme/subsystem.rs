@@ -16,8 +16,6 @@ pub enum Path {
     Optimized,
     /// Another gateway serves the host.
     Inaccessible,
-    /// The host is being moved to this gateway, or away from it.
-    Change,
 }
 
 /// A namespace, as one host sees it. Its id is that of the volume.
