@@ -23,7 +23,7 @@ use core::net::SocketAddr;
 use core::ops::Bound;
 use mdm::mapping::Grant;
 use seam::{BlockError, Effects};
-use target::nvme::{Controller, Key, Keys, Namespace, Opening, Path, Seed, Subsystem};
+use target::nvme::{Controller, Key, Keys, Namespace, Opening, Path, Portal, Seed, Subsystem};
 use target::reserve::Identity;
 use target::{Action, ident};
 use wire::control::Access;
@@ -285,10 +285,6 @@ impl Subsystem for View<'_> {
         1
     }
 
-    fn port(&self) -> u16 {
-        ident::port(GATEWAY)
-    }
-
     fn namespace(&self, nsid: u32) -> Option<Namespace> {
         let id = VolumeId(nsid);
         self.properties(id, self.map.volumes.get(&id)?)
@@ -300,9 +296,9 @@ impl Subsystem for View<'_> {
         volumes.find_map(|(id, volume)| self.properties(*id, volume))
     }
 
-    fn portals(&self, visit: &mut dyn FnMut(SocketAddr)) {
-        if let Some(at) = self.at {
-            visit(at);
+    fn portals(&self, visit: &mut dyn FnMut(Portal)) {
+        if let Some(address) = self.at {
+            visit(Portal { address, port: ident::port(GATEWAY) });
         }
     }
 

@@ -214,16 +214,56 @@ fn the_discovery_log_names_each_port_twice() {
     let six = |kind, name: &String| (2, kind, "8009".into(), name.clone(), "::1".into());
     assert_eq!(records, [four(2, &own), four(3, &all), six(2, &own), six(3, &all)]);
     for record in page[1024..].chunks(1024) {
-        assert_eq!((record[0], &record[4..8]), (3, &[2, 0, 0xff, 0xff][..]), "TCP, port, any");
+        let gateway = if record[1] == 1 { 1 } else { 127 };
+        let expected = (3, &[gateway, 0, 0xff, 0xff][..]);
+        assert_eq!((record[0], &record[4..8]), expected, "TCP, port, any controller");
     }
     // In parts, as hosts with little memory read it.
     let part = rig.fetch(&Command::log(1, 0x70, 0, 2048, 1024));
     assert_eq!(part, page[2048..3072]);
-    // A change of ports is told.
+}
+
+#[test]
+fn a_change_of_ports_is_told_once_until_the_log_is_read() {
+    let mut rig = discovery();
+    let read = |rig: &mut Rig, flags| {
+        let head = rig.fetch(&Command::log(1, 0x70, flags, 0, 16));
+        [0, 8].map(|at| u64::from_le_bytes(head[at..at + 8].try_into().unwrap()))
+    };
+    let third = portal("10.0.1.1:4420", 2);
+    // Before anybody waits.
+    rig.hosts.portals.push(third);
+    rig.hosts.version = 6;
+    rig.review();
+    rig.ask(&Command::new(0x0c, 50));
+    assert_eq!(rig.answer().answer(), (50, 0, PORTS));
+    // Again, before the log was read.
+    wait(&mut rig, 51);
+    rig.hosts.portals.clear();
+    rig.hosts.version = 7;
+    rig.review();
+    assert!(rig.answers().is_empty());
+    assert_eq!(read(&mut rig, RETAIN), [7, 0]);
+    assert_eq!(rig.answers().len(), 0, "the host keeps the event");
+    assert_eq!(read(&mut rig, 0), [7, 0]);
+    rig.review();
+    assert!(rig.answers().is_empty(), "the log had the second change, too");
+    // After it was read.
+    rig.hosts.portals.push(third);
+    rig.hosts.version = 8;
+    rig.review();
+    assert_eq!(rig.answer().answer(), (51, 0, PORTS));
+    assert_eq!(read(&mut rig, 0), [8, 2]);
+}
+
+#[test]
+fn a_host_that_does_not_enable_the_event_learns_of_ports_by_reading() {
+    let mut rig = discovery();
+    assert_eq!(rig.result(&Command::set_feature(1, 0x0b, 0)).0, 0);
     wait(&mut rig, 50);
     rig.hosts.version = 6;
     rig.review();
-    assert_eq!(rig.answer().answer(), (50, 0, PORTS));
+    assert!(rig.answers().is_empty());
     assert_eq!(rig.fetch(&Command::log(1, 0x70, 0, 0, 16))[0], 6);
 }
 
