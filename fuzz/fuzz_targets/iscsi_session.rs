@@ -45,6 +45,7 @@ impl Targets for Hosts {
             target: "t".into(),
             port: 1,
             path: Path::Optimized,
+            others: Vec::new(),
             reservations: true,
         };
         (name == "t").then(|| Target { unit, alias: "vol".into() })

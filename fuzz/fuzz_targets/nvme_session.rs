@@ -17,9 +17,8 @@ use hmac::{Hmac, Mac};
 use libfuzzer_sys::fuzz_target;
 use seam::{BlockError, BlockKind, BlockRequest, BufPool};
 use sha2::Sha256;
-use std::net::SocketAddr;
 use target::nvme::{
-    Controller, Key, Keys, Namespace, NvmeFramer, Opening, Path, Seed, Session, Subsystem,
+    Controller, Key, Keys, Namespace, NvmeFramer, Opening, Path, Portal, Seed, Session, Subsystem,
 };
 use target::reserve::{Access, Identity, Kind, Notice, Refusal, Registrant, Table};
 use target::{Action, Asked, Question, ident};
@@ -42,7 +41,7 @@ struct Hosts {
 
 impl Hosts {
     fn at(&self, nsid: u32) -> Option<Namespace> {
-        let path = if nsid % 8 == 7 { Path::Change } else { Path::Optimized };
+        let path = if nsid % 8 == 7 { Path::Inaccessible } else { Path::Optimized };
         let there = (1..=self.namespaces).contains(&nsid);
         let (volume, read_only) = (VolumeId(nsid), nsid % 4 == 3);
         let access = Access { read: true, write: nsid != 2 };
@@ -59,10 +58,6 @@ impl Subsystem for Hosts {
         self.version
     }
 
-    fn port(&self) -> u16 {
-        1
-    }
-
     fn namespace(&self, nsid: u32) -> Option<Namespace> {
         self.at(nsid)
     }
@@ -71,8 +66,8 @@ impl Subsystem for Hosts {
         self.at(after.checked_add(1)?)
     }
 
-    fn portals(&self, visit: &mut dyn FnMut(SocketAddr)) {
-        visit(([10, 0, 0, 1], 4420).into());
+    fn portals(&self, visit: &mut dyn FnMut(Portal)) {
+        visit(Portal { address: ([10, 0, 0, 1], 4420).into(), port: 1 });
     }
 
     fn admits(&self, host: &str, _: &[u8; 16]) -> bool {

@@ -56,11 +56,15 @@ impl State {
         let sdcs =
             sdcs.map(|(id, s)| ClientInfo { id: id.0, incarnation: s.incarnation.0 }).collect();
         // A client that was a gateway and is none any more has changed, too.
-        let all_gateways = all_sdcs || self.sdcs.values().any(|s| s.changed_at > have);
-        let gateways = if all_gateways { self.gateways() } else { Vec::new() };
+        let changed = self.sdcs.values().map(|sdc| sdc.changed_at).max();
+        let newest = changed.max(Some(self.sdcs_gone_at)).filter(|at| *at > have);
+        let (gateways, gateways_at) = match newest {
+            Some(at) => (self.gateways(), at.0),
+            None => (Vec::new(), 0),
+        };
         let next_life = self.next_incarnation.0;
         let news = self.page_without_news();
-        let news = MapPage { gateways, all_gateways, ..news };
+        let news = MapPage { gateways, gateways_at, ..news };
         let last =
             MapPage { devices, groups, volumes, mdms, pools, sdcs, all_sdcs, next_life, ..news };
         pages.push(last);

@@ -186,6 +186,8 @@ pub struct MapView {
     pub sdcs: BTreeMap<SdcId, Incarnation>,
     /// The gateways, sorted by their numbers.
     pub gateways: Vec<Gateway>,
+    /// The version of the map in which these changed last.
+    pub gateways_at: MapVersion,
     /// Lower incarnations that are not in the map have ended.
     next_life: Incarnation,
     /// The addresses of the MDMs.
@@ -316,7 +318,8 @@ impl MapView {
         for info in page.sdcs {
             self.sdcs.insert(SdcId(info.id), Incarnation(info.incarnation));
         }
-        if page.all_gateways {
+        if page.gateways_at > 0 {
+            self.gateways_at = MapVersion(page.gateways_at);
             self.gateways = page.gateways.iter().filter_map(gateway).collect();
             self.gateways.sort_unstable_by_key(|gateway| gateway.number);
         }

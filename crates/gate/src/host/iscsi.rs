@@ -30,6 +30,7 @@ impl Targets for Gateway {
             target: NAME.into(),
             port: 1,
             path: Path::Optimized,
+            others: Vec::new(),
             reservations: true,
         };
         (name == NAME).then(|| Target { unit, alias: String::new() })

@@ -3,10 +3,9 @@
 use super::{Protocol, SIZE, Turn, VOLUME};
 use base::{BLOCK, ClusterId, Limits, SECTOR};
 use seam::{BlockKind, Buf, Head};
-use std::net::SocketAddr;
 use target::ident;
 use target::nvme::{
-    Controller, Keys, Namespace, NvmeFramer, Opening, Path, Seed, Session, Subsystem,
+    Controller, Keys, Namespace, NvmeFramer, Opening, Path, Portal, Seed, Session, Subsystem,
 };
 use target::reserve::Access;
 
@@ -35,10 +34,6 @@ impl Subsystem for Gateway {
         1
     }
 
-    fn port(&self) -> u16 {
-        1
-    }
-
     fn namespace(&self, nsid: u32) -> Option<Namespace> {
         let (volume, size, access) = (VOLUME, SIZE, Access::FULL);
         let path = Path::Optimized;
@@ -49,7 +44,7 @@ impl Subsystem for Gateway {
         if after < VOLUME.0 { self.namespace(VOLUME.0) } else { None }
     }
 
-    fn portals(&self, _: &mut dyn FnMut(SocketAddr)) {}
+    fn portals(&self, _: &mut dyn FnMut(Portal)) {}
 
     fn admits(&self, _: &str, _: &[u8; 16]) -> bool {
         true

@@ -45,7 +45,7 @@ pub(crate) struct Admin {
     known: Vec<Namespace>,
     /// The namespaces that have changed since the host last read the list of changes.
     changed: BTreeSet<u32>,
-    /// The number of changes of ANA states.
+    /// The number of changes of the log page of ANA states.
     pub(crate) path_changes: u64,
     /// The version of the discovery log.
     version: u64,
@@ -105,9 +105,14 @@ impl Admin {
         let gone = known.iter().filter(|ns| other(ns, find(&self.known, ns)));
         let new = self.known.iter().filter(|ns| other(ns, find(&known, ns)));
         let changed: BTreeSet<u32> = gone.chain(new).map(|ns| ns.volume.0).collect();
+        // A namespace that comes or goes is told as that, and not as a change of its path.
         let moved = |ns: &Namespace| find(&known, ns).is_some_and(|old| old.path != ns.path);
-        if self.known.iter().any(moved) {
+        let moved = self.known.iter().any(moved);
+        let id = |ns: &Namespace| ns.volume;
+        if moved || known.iter().map(id).ne(self.known.iter().map(id)) {
             self.path_changes += 1;
+        }
+        if moved {
             self.events.happened(Event::Paths);
         }
         if !changed.is_empty() {

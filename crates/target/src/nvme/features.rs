@@ -6,7 +6,7 @@ use super::notices::MASKS;
 use super::proto::*;
 use super::status::Status;
 use super::step::Step;
-use super::subsystem::Subsystem;
+use super::subsystem::{Path, Subsystem};
 use super::table::{Gather, Work};
 use alloc::vec::Vec;
 use base::Limits;
@@ -130,11 +130,17 @@ impl Admin {
         }
     }
 
-    /// Returns the ids of the namespaces that a feature with this id is about.
+    /// Returns the ids of the namespaces that a feature with this id is about. The features of a
+    /// namespace are not available on a path that does not serve it (base 8.20.4).
     fn addressed(&mut self, nsid: u32, subsystem: &dyn Subsystem) -> Result<Vec<u32>, Status> {
         self.review(subsystem);
-        let ids = self.namespaces().iter().map(|namespace| namespace.volume.0);
-        let ids: Vec<u32> = ids.filter(|id| nsid == ALL || *id == nsid).collect();
+        let mut ids = Vec::new();
+        for namespace in self.namespaces().iter().filter(|ns| nsid == ALL || ns.volume.0 == nsid) {
+            match namespace.path {
+                Path::Optimized => ids.push(namespace.volume.0),
+                Path::Inaccessible => return Err(Status::INACCESSIBLE),
+            }
+        }
         if ids.is_empty() && nsid != ALL { Err(Status::NO_NAMESPACE) } else { Ok(ids) }
     }
 }

@@ -6,7 +6,7 @@ use super::events::{Event, WAITING};
 use super::proto::*;
 use super::ranges::RANGE;
 use super::status::Status;
-use super::subsystem::{Namespace, Subsystem, active};
+use super::subsystem::{Namespace, Path, Subsystem, active};
 use crate::ident;
 use base::{BLOCK as STORED, Limits};
 
@@ -18,10 +18,10 @@ const DELAYS: [u16; 3] = [10, 50, 100];
 const GRANULARITY: u16 = (STORED / BLOCK - 1) as u16;
 /// The optimal length of a write in blocks, minus one: 1 MiB.
 const BEST_WRITE: u16 = 2047;
-/// ANACAP: the controller reports the states optimized, inaccessible and change, and the ANA group
-/// of a namespace does not change.
-const ANACAP: u8 = 0x55;
-/// Longest time in the ANA state "change", in seconds (ANATT).
+/// ANACAP: the controller reports the states optimized and inaccessible, and the ANA group of a
+/// namespace does not change.
+const ANACAP: u8 = 0x45;
+/// Longest time for a change of ANA states, in seconds (ANATT). Zero is not allowed.
 const ANATT: u8 = 10;
 
 /// A structure that is filled in.
@@ -166,8 +166,11 @@ fn controller(
 /// A namespace (base figure 247).
 fn namespace(of: &Namespace, subsystem: &dyn Subsystem, fields: &mut Fields<'_>) {
     let blocks = of.size / u64::from(BLOCK);
-    for at in [0, 8, 16] {
-        fields.u64(at, blocks); // NSZE, NCAP, NUSE
+    for at in [0, 8] {
+        fields.u64(at, blocks); // NSZE, NCAP
+    }
+    if of.path == Path::Optimized {
+        fields.u64(16, blocks); // NUSE, which is 0 in the state inaccessible
     }
     fields.u8(24, 0x10); // NSFEAT: the fields from NPWG on
     fields.u8(30, 1); // NMIC: shared

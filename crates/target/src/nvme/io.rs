@@ -50,10 +50,8 @@ impl Queue {
         let nsid = command.nsid();
         let namespace = subsystem.namespace(nsid).filter(|_| nsid <= NAMESPACES);
         let namespace = namespace.ok_or(Status::NO_NAMESPACE)?;
-        match namespace.path {
-            Path::Optimized => {}
-            Path::Inaccessible => return Err(Status::INACCESSIBLE),
-            Path::Change => return Err(Status::TRANSITION),
+        if namespace.path == Path::Inaccessible {
+            return Err(Status::INACCESSIBLE);
         }
         if !(Access { read, write }).is_within(namespace.access) {
             return Err(Status::RESERVATION_CONFLICT);

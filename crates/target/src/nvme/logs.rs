@@ -9,13 +9,12 @@ use super::identify::revision;
 use super::proto::*;
 use super::status::Status;
 use super::step::Step;
-use super::subsystem::{Path, Subsystem};
+use super::subsystem::{Path, Portal, Subsystem};
 use crate::ident;
 use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
 use base::Limits;
-use core::net::SocketAddr;
 use seam::BufPool;
 
 /// "Retain asynchronous event", in dword 10.
@@ -87,7 +86,8 @@ impl Admin {
     fn ways(&self, groups_only: bool) -> Vec<u8> {
         let all = self.namespaces();
         let mut page = vec![0; 16];
-        page[..8].copy_from_slice(&self.path_changes.to_le_bytes());
+        let changes = self.path_changes.to_le_bytes();
+        page[..8].copy_from_slice(&changes);
         page[8..10].copy_from_slice(&(all.len() as u16).to_le_bytes());
         for namespace in all {
             let id = namespace.volume.0.to_le_bytes();
@@ -95,11 +95,10 @@ impl Admin {
             let state = match namespace.path {
                 Path::Optimized => 0x01,
                 Path::Inaccessible => 0x03,
-                Path::Change => 0x0f,
             };
             page.extend(id);
             page.extend(ids.to_le_bytes());
-            page.extend([0; 8]);
+            page.extend(changes);
             page.push(state);
             page.extend([0; 15]);
             if !groups_only {
@@ -160,9 +159,9 @@ fn effects() -> Vec<u8> {
 fn discovery(subsystem: &dyn Subsystem) -> Vec<u8> {
     let mut page = vec![0; RECORD];
     let mut count: u64 = 0;
-    subsystem.portals(&mut |address| {
+    subsystem.portals(&mut |portal| {
         for kind in [Kind::Namespaces, Kind::Discovery] {
-            page.extend(record(kind, address, subsystem));
+            page.extend(record(kind, portal, subsystem));
             count += 1;
         }
     });
@@ -171,12 +170,13 @@ fn discovery(subsystem: &dyn Subsystem) -> Vec<u8> {
     page
 }
 
-fn record(kind: Kind, address: SocketAddr, subsystem: &dyn Subsystem) -> [u8; RECORD] {
+fn record(kind: Kind, portal: Portal, subsystem: &dyn Subsystem) -> [u8; RECORD] {
+    let Portal { address, port } = portal;
     let mut record = [0; RECORD];
     let mut put = |at: usize, bytes: &[u8]| record[at..at + bytes.len()].copy_from_slice(bytes);
     put(0, &[3, if address.is_ipv4() { 1 } else { 2 }, kind as u8]); // TCP
     put(3, &[1 << 2]); // no secure channel; flow control can be disabled
-    put(4, &subsystem.port().to_le_bytes());
+    put(4, &port.to_le_bytes());
     put(6, &0xffff_u16.to_le_bytes()); // any controller
     put(8, &32_u16.to_le_bytes()); // most entries of an admin queue
     let name = ident::nqn(subsystem.cluster());

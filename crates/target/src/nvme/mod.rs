@@ -63,4 +63,4 @@ pub use framer::NvmeFramer;
 pub use key::{BadKey, Key, Keys};
 pub use session::Session;
 pub use status::Status;
-pub use subsystem::{Namespace, Path, Subsystem};
+pub use subsystem::{Namespace, Path, Portal, Subsystem};

@@ -67,8 +67,6 @@ impl Status {
     pub(crate) const RESERVATION_CONFLICT: Status = refused(0, 0x83);
     /// Another gateway serves this host.
     pub(crate) const INACCESSIBLE: Status = status(3, 0x02);
-    /// The host moves to another gateway, or to this one.
-    pub(crate) const TRANSITION: Status = status(3, 0x03);
 
     /// Returns the status of a command whose request failed. `writes` says what it did.
     pub(crate) fn of(error: BlockError, writes: bool) -> Status {
@@ -113,6 +111,7 @@ mod tests {
             BlockError::Elsewhere,
             BlockError::Forgotten,
             BlockError::Superseded,
+            BlockError::Elsewhere,
             BlockError::TimedOut,
             BlockError::Reserved,
         ];

@@ -16,8 +16,6 @@ pub enum Path {
     Optimized,
     /// Another gateway serves the host.
     Inaccessible,
-    /// The host is being moved to this gateway, or away from it.
-    Change,
 }
 
 /// A namespace, as one host sees it. Its id is that of the volume.
@@ -35,16 +33,23 @@ pub struct Namespace {
     pub path: Path,
 }
 
+/// An address at which hosts reach the subsystem.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Portal {
+    /// The address, as hosts reach it.
+    pub address: SocketAddr,
+    /// The id of the port: the number of its gateway + 1.
+    pub port: u16,
+}
+
 /// The owner's answers to a session's questions.
 pub trait Subsystem {
     /// Returns the cluster.
     fn cluster(&self) -> ClusterId;
 
-    /// Returns the version of what [`Subsystem::portals`] lists.
+    /// Returns the version of what [`Subsystem::portals`] lists: a number that rises with each
+    /// change of the list, and that is the same at all gateways with the same list.
     fn version(&self) -> u64;
-
-    /// Returns the id of the port that the host uses: the gateway's number + 1.
-    fn port(&self) -> u16;
 
     /// Returns the namespace with this id, if there is one that the host may use.
     fn namespace(&self, nsid: u32) -> Option<Namespace>;
@@ -52,8 +57,8 @@ pub trait Subsystem {
     /// Returns the namespace with the lowest id above `after`.
     fn next(&self, after: u32) -> Option<Namespace>;
 
-    /// Visits each address at which hosts reach the subsystem.
-    fn portals(&self, visit: &mut dyn FnMut(SocketAddr));
+    /// Visits each portal of each gateway.
+    fn portals(&self, visit: &mut dyn FnMut(Portal));
 
     /// Returns true if this host may connect.
     fn admits(&self, host: &str, id: &[u8; 16]) -> bool;

@@ -6,7 +6,8 @@ use super::command::Cdb;
 use super::opcode::Name;
 use super::sense::Sense;
 use super::step::Step;
-use super::unit::Path;
+use super::unit::{Path, PortGroup};
+use alloc::vec;
 
 /// Returns true if a command that needs access for writing does not need it in this form (SBC-3
 /// 4.17, table 13): START STOP UNIT that starts, PREVENT ALLOW MEDIUM REMOVAL that allows.
@@ -71,26 +72,29 @@ pub(super) fn read_defects(checked: &Checked<'_>) -> Step {
     checked.data(&data[..len], allocation)
 }
 
-/// The supported states of a port group: transitioning, standby, active/optimized.
-const STATES: u8 = 0x80 | 0x04 | 0x01;
+/// The supported states of a port group: standby, active/optimized.
+const STATES: u8 = 0x04 | 0x01;
+/// "Altered implicitly": why a port group has its state.
+const IMPLICITLY: u8 = 2;
 
-/// REPORT TARGET PORT GROUPS (6.37): the only port group of this gateway.
+/// REPORT TARGET PORT GROUPS (6.37): the group of this gateway, then those of the others. Each has
+/// one port.
 pub(super) fn port_groups(checked: &Checked<'_>) -> Step {
-    let extended = checked.cdb.has(1, 0x20);
-    let (mut data, mut len) = ([0; 20], 4);
-    if extended {
-        data[4] = 0x10;
-        len += 4;
+    let unit = checked.unit;
+    let mut data = vec![0; 4];
+    if checked.cdb.has(1, 0x20) {
+        data.extend([0x10, 0, 0, 0]); // the extended header
     }
-    let [high, low] = checked.unit.port.to_be_bytes();
-    let state = match checked.unit.path {
-        Path::Optimized => 0x0,
-        Path::Standby => 0x2,
-        Path::Transition => 0xf,
-    };
-    // Group: state, states, number, status "altered implicitly", and one port.
-    data[len..len + 12].copy_from_slice(&[state, STATES, high, low, 0, 2, 0, 1, 0, 0, high, low]);
-    len += 12;
-    data[3] = (len - 4) as u8;
-    checked.data(&data[..len], checked.cdb.be32(6) as usize)
+    let own = PortGroup { port: unit.port, path: unit.path };
+    for group in core::iter::once(&own).chain(&unit.others) {
+        let [high, low] = group.port.to_be_bytes();
+        let state = match group.path {
+            Path::Optimized => 0x0,
+            Path::Standby => 0x2,
+        };
+        data.extend([state, STATES, high, low, 0, IMPLICITLY, 0, 1, 0, 0, high, low]);
+    }
+    let len = (data.len() - 4) as u32;
+    data[..4].copy_from_slice(&len.to_be_bytes());
+    checked.data(&data, checked.cdb.be32(6) as usize)
 }

@@ -69,10 +69,11 @@ impl Device {
         if before.read_only != now.read_only {
             self.attentions.add(Attention::Mode);
         }
-        if before.path != now.path {
+        if before.path != now.path || before.others != now.others {
             self.attentions.add(Attention::Path);
         }
-        let rest = Unit { size: now.size, read_only: now.read_only, path: now.path, ..before };
+        let (read_only, others) = (now.read_only, now.others.clone());
+        let rest = Unit { size: now.size, read_only, path: now.path, others, ..before };
         if rest != *now {
             self.attentions.add(Attention::Inquiry);
         }
@@ -122,12 +123,8 @@ impl Device {
         if !told_anyway && let Some(attention) = self.attentions.take() {
             return Err(attention.sense().into());
         }
-        if !entry.standby {
-            match self.unit.path {
-                Path::Optimized => {}
-                Path::Standby => return Err(Sense::STANDBY.into()),
-                Path::Transition => return Err(Sense::TRANSITION.into()),
-            }
+        if self.unit.path == Path::Standby && !entry.standby {
+            return Err(Sense::STANDBY.into());
         }
         let cdb = Cdb(c.cdb);
         let admitted = match entry.needs {

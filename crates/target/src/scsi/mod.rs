@@ -53,4 +53,4 @@ pub use failure::Failure;
 pub use plan::{Plan, Request};
 pub use sense::Sense;
 pub use step::{Gather, Report, Step, Transfer};
-pub use unit::{Format, Path, Unit, UnknownFormat};
+pub use unit::{Format, Path, PortGroup, Unit, UnknownFormat};

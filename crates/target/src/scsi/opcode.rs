@@ -60,7 +60,7 @@ pub(super) struct Entry {
     pub(super) action: Option<u8>,
     pub(super) name: Name,
     pub(super) needs: Needs,
-    /// True if it works in standby and in transition (SPC-4 5.15.2.4).
+    /// True if it works in standby (SPC-4 5.15.2.4).
     pub(super) standby: bool,
     /// The length of the CDB.
     pub(super) len: usize,

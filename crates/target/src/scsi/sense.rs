@@ -34,8 +34,6 @@ impl Sense {
     /// NOT READY, in process of becoming ready: no primary, or a change of reservations that is not
     /// confirmed. Hosts repeat the command.
     pub const NO_PRIMARY: Sense = Sense::new(2, 0x04, 0x01);
-    /// NOT READY, asymmetric access state transition.
-    pub const TRANSITION: Sense = Sense::new(2, 0x04, 0x0a);
     /// NOT READY, target port in standby state.
     pub const STANDBY: Sense = Sense::new(2, 0x04, 0x0b);
     /// NOT READY, space allocation in progress: the pool is full. Hosts repeat the command.

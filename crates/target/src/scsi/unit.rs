@@ -2,6 +2,7 @@
 //! cluster map.
 
 use alloc::string::String;
+use alloc::vec::Vec;
 use base::{ClusterId, VolumeId};
 use core::fmt;
 
@@ -81,8 +82,15 @@ pub enum Path {
     Optimized,
     /// Standby: another gateway serves the host.
     Standby,
-    /// Transitioning: the host is being moved to this gateway, or away from it.
-    Transition,
+}
+
+/// The port group of another gateway that serves the volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PortGroup {
+    /// Its number, which is also the relative port of its only port: the gateway's number + 1.
+    pub port: u16,
+    /// The state of the path through that gateway, for the host of this session.
+    pub path: Path,
 }
 
 /// A logical unit, as one host sees it.
@@ -106,6 +114,9 @@ pub struct Unit {
     pub port: u16,
     /// The state of this path.
     pub path: Path,
+    /// The port groups of all other gateways, in the order of their numbers. They are never more
+    /// than 126.
+    pub others: Vec<PortGroup>,
     /// True if the owner can do [`super::Step::Reserve`] and [`super::Step::Report`].
     pub reservations: bool,
 }

@@ -261,9 +261,9 @@ pub struct MapPage {
     /// Last part: all gateways, if one changed.
     #[prost(message, repeated, tag = "74")]
     pub gateways: Vec<GatewayInfo>,
-    /// True if `gateways` has all gateways.
-    #[prost(bool, tag = "75")]
-    pub all_gateways: bool,
+    /// The version of the map in which a gateway changed last; 0: `gateways` is not in this page.
+    #[prost(uint64, tag = "75")]
+    pub gateways_at: u64,
     /// The cluster's level. It is looked at before anything else of the page ([`super::level_of`]).
     #[prost(uint32, tag = "90")]
     pub level: u32,

@@ -7,7 +7,7 @@
 use super::past_sessions::PastSessions;
 use super::seats::has_left;
 use super::{Session, Sessions};
-use crate::mapview::{MapView, Volume};
+use crate::mapview::{Gateway, MapView, Volume};
 use crate::sdc::{Origin, Sdc};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -21,7 +21,7 @@ use target::Cleared;
 use target::ident::{self, AUTHORITY};
 use target::iscsi::{Closed, Credentials, Nexus, Opening, Portal, Stranger, Target, Targets};
 use target::reserve;
-use target::scsi::{Format, Path, Unit};
+use target::scsi::{Format, Path, PortGroup, Unit};
 use wire::control::Access;
 
 /// Time limit of a login, and of a session without a volume.
@@ -207,6 +207,11 @@ fn unit(
         true => Path::Standby,
         false => Path::Optimized,
     };
+    let seat = volume.seats.get(host).map(|seat| seat.sdc);
+    let other = |gateway: &Gateway| PortGroup {
+        port: ident::port(gateway.number),
+        path: if seat == Some(gateway.sdc) { Path::Optimized } else { Path::Standby },
+    };
     Some(Unit {
         cluster: map.cluster,
         volume: id,
@@ -217,6 +222,7 @@ fn unit(
         target: ident::iqn(AUTHORITY, map.cluster, id),
         port: ident::port(number),
         path,
+        others: map.others_of(volume).map(other).collect(),
         reservations: true,
     })
 }

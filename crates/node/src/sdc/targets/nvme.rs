@@ -24,7 +24,7 @@ use core::net::SocketAddr;
 use core::ops::Bound;
 use mdm::mapping::Grant;
 use seam::{BlockError, Effects};
-use target::nvme::{Controller, Key, Keys, Namespace, Opening, Path, Seed, Subsystem};
+use target::nvme::{Controller, Key, Keys, Namespace, Opening, Path, Portal, Seed, Subsystem};
 use target::reserve::Identity;
 use target::{Action, ident};
 use wire::control::Access;
@@ -285,13 +285,8 @@ impl Subsystem for View<'_> {
         self.map.cluster
     }
 
-    // The portals are those of this process, so they never change while it runs.
     fn version(&self) -> u64 {
-        1
-    }
-
-    fn port(&self) -> u16 {
-        ident::port(self.number)
+        self.map.gateways_at.0
     }
 
     fn namespace(&self, nsid: u32) -> Option<Namespace> {
@@ -305,9 +300,14 @@ impl Subsystem for View<'_> {
         volumes.find_map(|(id, volume)| self.properties(*id, volume))
     }
 
-    fn portals(&self, visit: &mut dyn FnMut(SocketAddr)) {
-        if let Some(at) = self.at {
-            visit(at);
+    fn portals(&self, visit: &mut dyn FnMut(Portal)) {
+        if let Some(address) = self.at {
+            visit(Portal { address, port: ident::port(self.number) });
+        }
+        let others = self.map.gateways.iter().filter(|g| Some(g.sdc) != self.map.me);
+        for gateway in others {
+            let port = ident::port(gateway.number);
+            gateway.nvme.iter().for_each(|at| visit(Portal { address: *at, port }));
         }
     }
 

@@ -176,7 +176,7 @@ impl Cluster {
                 live: vec![VOLUME.0],
                 next_volume: 2,
                 gateways: vec![GatewayInfo { sdc: ME, number: 0, uris: Vec::new() }],
-                all_gateways: true,
+                gateways_at: 5,
                 ..MapPage::default()
             },
             parked: None,

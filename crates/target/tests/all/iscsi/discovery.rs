@@ -8,8 +8,18 @@ use base::{Limits, Time};
 const NOBODY: u32 = 0xffff_ffff;
 
 fn discovering() -> Rig {
+    discovering_in_parts(8192)
+}
+
+/// Creates a discovery session whose initiator takes this many bytes at a time.
+fn discovering_in_parts(segment: usize) -> Rig {
     let mut rig = Rig::new(&Limits::SHIPPED);
-    let pairs = [("InitiatorName", HOST), ("SessionType", "Discovery")];
+    let segment = segment.to_string();
+    let pairs = [
+        ("InitiatorName", HOST),
+        ("SessionType", "Discovery"),
+        ("MaxRecvDataSegmentLength", &segment),
+    ];
     rig.send(Request::login(0x87, &pairs).u32(24, rig.cmd_sn));
     assert_eq!(rig.answer().login_status(), 0);
     rig
@@ -44,19 +54,50 @@ fn a_long_list_fills_each_part() {
     let mut rig = discovering();
     rig.hosts.others = (0..300).map(|i| format!("iqn.2026-11.io.github.gabion:{i}")).collect();
     rig.ask(Request::text(5, NOBODY, &[("SendTargets", "All")]));
+    let text = rest(&mut rig, 8192);
+    assert_eq!(pairs(&text).iter().filter(|pair| pair.0 == "TargetName").count(), 301);
+}
+
+/// Fetches all parts of a text, each as long as the initiator takes.
+fn rest(rig: &mut Rig, segment: usize) -> Vec<u8> {
     let mut text = Vec::new();
     loop {
         let part = rig.answer();
         text.extend(&part.data);
         if part.bhs[1] & 0x80 != 0 {
             assert_eq!(part.u32(20), NOBODY);
-            break;
+            return text;
         }
-        assert_eq!(part.data.len(), 8192, "as much as the initiator takes");
+        assert_eq!(part.data.len(), segment, "as much as the initiator takes");
         assert_ne!(part.u32(20), NOBODY);
         rig.ask(Request::text(5, part.u32(20), &[]));
     }
-    assert_eq!(pairs(&text).iter().filter(|pair| pair.0 == "TargetName").count(), 301);
+}
+
+#[test]
+fn each_target_has_the_portals_of_all_gateways() {
+    // Two networks, and as many gateways as there may be.
+    let portals: Vec<(String, u16)> = (1..=127)
+        .flat_map(|group| {
+            [(format!("10.0.0.{group}:3260"), group), (format!("[fd00::{group}]:3261"), group)]
+        })
+        .collect();
+    for segment in [512, 777, 8192] {
+        let mut rig = discovering_in_parts(segment);
+        rig.hosts.others = vec!["iqn.2026-11.io.github.gabion:1.8".into()];
+        rig.hosts.portals = portals.iter().map(|(at, group)| portal(at, *group)).collect();
+        rig.ask(Request::text(5, NOBODY, &[("SendTargets", "All")]));
+        let text = rest(&mut rig, segment);
+        let mut expected = Vec::new();
+        for name in [NAME, "iqn.2026-11.io.github.gabion:1.8"] {
+            expected.push(("TargetName".to_string(), name.to_string()));
+            let address = |(at, group): &(String, u16)| {
+                ("TargetAddress".to_string(), format!("{at},{group}"))
+            };
+            expected.extend(portals.iter().map(address));
+        }
+        assert_eq!(pairs(&text), expected, "{segment}");
+    }
 }
 
 #[test]
@@ -147,15 +188,7 @@ fn a_text_lists_targets_once() {
         let all = vec![("SendTargets", which); 100];
         rig.ask(Request::text(5, NOBODY, &all));
         assert!(rig.hosts.visits.get() <= most, "{which}: {}", rig.hosts.visits.get());
-        let mut text = Vec::new();
-        loop {
-            let part = rig.answer();
-            text.extend(&part.data);
-            if part.bhs[1] & 0x80 != 0 {
-                break;
-            }
-            rig.ask(Request::text(5, part.u32(20), &[]));
-        }
+        let text = rest(&mut rig, 8192);
         let rejected = pairs(&text).iter().filter(|pair| pair.1 == "Reject").count();
         assert_eq!(rejected, 99);
     }

@@ -6,7 +6,7 @@ use crate::shared::SIZE;
 use base::time::Duration;
 use base::{Limits, Time};
 use seam::BlockError;
-use target::scsi::Attention;
+use target::scsi::{Attention, Path, PortGroup, Unit};
 use target::{Cleared, Question};
 
 const NOBODY: u32 = 0xffff_ffff;
@@ -391,4 +391,36 @@ fn an_aborted_command_has_not_told_its_unit_attention() {
         rig.ask(Request::command(6, 0x80, 0, &[0; 16]));
         assert_eq!(rig.answer().status(), expected);
     }
+}
+
+/// What a host meets when the MDM moves its seat to another gateway, and back.
+#[test]
+fn a_host_that_is_served_elsewhere_learns_of_it() {
+    let mut rig = full();
+    let others = |path| vec![PortGroup { port: 4, path }];
+    let changed = |rig: &mut Rig, path, other| {
+        let unit = Unit { path, others: others(other), ..rig.hosts.unit.clone() };
+        rig.call(|session, _, _, _| session.changed(unit.clone()));
+        rig.call(|session, _, _, _| session.changed(unit));
+    };
+    let status = |rig: &mut Rig, cdb: &[u8], len| {
+        rig.ask(Request::command(6, if len > 0 { 0xc0 } else { 0x80 }, len, cdb));
+        rig.answer().status()
+    };
+    let (ready, elsewhere) = ([0; 16], (2, Some((2, 4, 0x0b))));
+    read(&mut rig, 5);
+    changed(&mut rig, Path::Standby, Path::Optimized);
+    assert_eq!(rig.answers(), [], "the owner ends what is under way");
+    rig.fail(0, BlockError::Elsewhere);
+    assert_eq!(rig.answer().status(), elsewhere);
+    assert_eq!(status(&mut rig, &ready, 0), (2, Some((6, 0x2a, 6))));
+    assert_eq!(status(&mut rig, &ready, 0), elsewhere);
+    assert_eq!(status(&mut rig, &read10(0, 1), 512), elsewhere);
+    rig.ask(Request::command(7, 0xc0, 255, &[0xa3, 0x0a, 0, 0, 0, 0, 0, 0, 0, 255, 0, 0]));
+    let groups: Vec<_> = rig.answers()[0].data[4..].chunks(12).map(|g| (g[0], g[3])).collect();
+    assert_eq!(groups, [(2, 3), (0, 4)], "the state and the number of each");
+    changed(&mut rig, Path::Optimized, Path::Standby);
+    assert_eq!(status(&mut rig, &ready, 0), (2, Some((6, 0x2a, 6))));
+    assert_eq!(status(&mut rig, &ready, 0), (0, None));
+    assert!(rig.asked.is_empty());
 }

@@ -6,7 +6,6 @@ use crate::shared::{Input, SIZE, check, disk, execute};
 use base::{ClusterId, Limits, VolumeId};
 use seam::{BlockError, BlockRequest, BufPool, Framer};
 use std::cell::Cell;
-use std::net::SocketAddr;
 use target::iscsi::{
     Closed, Credentials, IscsiFramer, Nexus, Opening, Portal, Session, Stranger, Target, Targets,
 };
@@ -23,6 +22,7 @@ pub(crate) const SECRET: [u8; 33] = [9; 33];
 pub(crate) struct Hosts {
     pub unit: Unit,
     pub others: Vec<String>,
+    pub portals: Vec<Portal>,
     pub chap: Option<Credentials<'static>>,
     /// Hosts have secrets, and this one has none.
     pub strange: bool,
@@ -44,11 +44,13 @@ impl Hosts {
             target: NAME.into(),
             port: 3,
             path: Path::Optimized,
+            others: Vec::new(),
             reservations: true,
         };
         Hosts {
             unit,
             others: Vec::new(),
+            portals: vec![portal("10.0.0.1:3260", 3), portal("[::1]:3260", 4)],
             chap: None,
             strange: false,
             sessions: Vec::new(),
@@ -56,6 +58,10 @@ impl Hosts {
             visits: Cell::new(0),
         }
     }
+}
+
+pub(crate) fn portal(address: &str, group: u16) -> Portal {
+    Portal { address: address.parse().unwrap(), group }
 }
 
 impl Targets for Hosts {
@@ -78,9 +84,7 @@ impl Targets for Hosts {
     }
 
     fn portals(&self, _: &str, visit: &mut dyn FnMut(Portal)) {
-        for (address, group) in [("10.0.0.1:3260", 3), ("[::1]:3260", 4)] {
-            visit(Portal { address: address.parse::<SocketAddr>().unwrap(), group });
-        }
+        self.portals.iter().copied().for_each(visit);
     }
 
     fn admits(&self, initiator: &str, _: &str) -> bool {

@@ -4,6 +4,7 @@ use super::host::*;
 use super::rig::*;
 use base::{Limits, VolumeId};
 use target::ident;
+use target::nvme::Path;
 
 fn admin() -> Rig {
     Rig::admin(&Limits::SHIPPED, Options::default())
@@ -57,7 +58,7 @@ fn the_controller_has_the_fields_that_hosts_check() {
             (261, 1, 6),         // LPA
             (320, 2, 10),        // KAS
             (342, 1, 10),        // ANATT
-            (343, 1, 0x55),      // ANACAP
+            (343, 1, 0x45),      // ANACAP
             (344, 4, 0x10_0000), // ANAGRPMAX
             (348, 4, 1024),      // NANAGRPID
             (512, 1, 0x66),      // SQES
@@ -103,6 +104,31 @@ fn the_discovery_controller_is_one() {
     assert_eq!(rig.result(&Command::get_feature(1, 0x07)).0, 0x4002);
     assert_eq!(rig.result(&Command::get_feature(1, 0x0f)), (0, 5000));
     assert_eq!(rig.result(&Command::log(1, 2, 0, 0, 512)).0, 0x4109);
+}
+
+/// Base 8.20.4.
+#[test]
+fn a_path_that_does_not_serve_tells_what_a_namespace_is() {
+    let mut rig = admin();
+    let namespace = Command::identify(1, 0x00, 7);
+    let served = rig.fetch(&namespace);
+    let descriptors = rig.fetch(&Command::identify(1, 0x03, 7));
+    rig.hosts.seven().path = Path::Inaccessible;
+    let mut other = rig.fetch(&namespace);
+    check(&other, &[(16, 4, 0)]); // NUSE
+    other[16..24].copy_from_slice(&served[16..24]);
+    assert_eq!(other, served, "all else is the same");
+    assert_eq!(rig.fetch(&Command::identify(1, 0x03, 7)), descriptors);
+    assert_eq!(rig.fetch(&Command::identify(1, 0x02, 0))[..4], [7, 0, 0, 0], "it is active");
+    // Features of the namespace are not available, and those of the controller are.
+    for nsid in [7, u32::MAX] {
+        assert_eq!(rig.result(&Command::set_feature(1, 0x82, 2).nsid(nsid)).0, 0x0302);
+        assert_eq!(rig.result(&Command::set_feature(1, 0x83, 1).nsid(nsid)).0, 0x0302);
+    }
+    assert_eq!(rig.result(&Command::get_feature(1, 0x82).nsid(7)).0, 0x0302);
+    assert_eq!(rig.result(&Command::get_feature(1, 0x83).nsid(7)).0, 0x0302);
+    assert_eq!(rig.result(&Command::set_feature(1, 0x0b, 0x900)).0, 0);
+    assert_eq!(rig.result(&Command::get_feature(1, 0x0b)), (0, 0x900));
 }
 
 #[test]

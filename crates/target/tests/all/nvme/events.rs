@@ -121,20 +121,83 @@ fn ways_are_groups_of_one_namespace() {
     let page = rig.fetch(&Command::log(1, 0x0c, 1 << 8, 0, 16 + 2 * 32));
     assert_eq!(groups(&page, 32), [(7, 0, 3, vec![]), (9, 0, 1, vec![])]);
     rig.fetch(&changed(1, 0));
-    wait(&mut rig, 50);
-    rig.hosts.seven().path = Path::Change;
-    rig.review();
-    assert_eq!(rig.answer().answer(), (50, 0, PATHS));
-    let page = rig.fetch(&Command::log(1, 0x0c, 0, 0, 16 + 36));
-    assert_eq!((page[0], page[16 + 16]), (2, 0x0f), "two changes so far");
+}
+
+/// Reads the ANA log. Returns its change count, and the state of each group.
+fn ways(rig: &mut Rig, flags: u32) -> (u64, Vec<(u32, u8)>) {
+    let page = rig.fetch(&Command::log(1, 0x0c, flags, 0, 16 + 3 * 36));
+    let count = u64::from_le_bytes(page[..8].try_into().unwrap());
+    let groups = usize::from(u16::from_le_bytes([page[8], page[9]]));
+    let groups: Vec<_> = page[16..].chunks(36).take(groups).collect();
+    assert!(groups.iter().all(|g| g[8..16] == page[..8]), "each group has the count");
+    (count, groups.iter().map(|g| (ids(&g[..4])[0], g[16])).collect())
 }
 
 #[test]
-fn the_discovery_log_names_each_port_twice() {
+fn a_change_of_a_path_is_told_once_until_the_page_is_read() {
+    const SERVES: u8 = 1;
+    const ELSEWHERE: u8 = 3;
+    let mut rig = admin();
+    rig.hosts.add(9, 4096);
+    let (mut count, before) = ways(&mut rig, 0);
+    assert_eq!(before, [(7, SERVES), (9, SERVES)]);
+    rig.fetch(&changed(1, 0));
+    let (mut cid, mut waits) = (50, false);
+    // A path of a namespace, whether this is told, how the host reads the page, and what it reads.
+    for (id, path, told, flags, states) in [
+        (7, Path::Inaccessible, true, 0, [ELSEWHERE, SERVES]),
+        (7, Path::Inaccessible, false, 0, [ELSEWHERE, SERVES]),
+        (9, Path::Inaccessible, true, 0, [ELSEWHERE, ELSEWHERE]),
+        (7, Path::Optimized, true, RETAIN, [SERVES, ELSEWHERE]),
+        (9, Path::Optimized, false, 0, [SERVES, SERVES]),
+        (9, Path::Inaccessible, true, 0, [SERVES, ELSEWHERE]),
+    ] {
+        if !waits {
+            wait(&mut rig, cid);
+        }
+        waits = !told;
+        let moves = rig.hosts.namespaces[&id].path != path;
+        rig.hosts.namespaces.get_mut(&id).unwrap().path = path;
+        rig.review();
+        let answers: Vec<_> = rig.answers().iter().map(Pdu::answer).collect();
+        assert_eq!(answers, if told { vec![(cid, 0, PATHS)] } else { vec![] }, "{id} {path:?}");
+        rig.review();
+        assert!(rig.answers().is_empty(), "nothing has changed since");
+        cid += u16::from(told);
+        let now = ways(&mut rig, flags);
+        count += u64::from(moves);
+        assert_eq!(now, (count, vec![(7, states[0]), (9, states[1])]), "{id} {path:?}");
+        assert!(ids(&rig.fetch(&changed(1, 0))).is_empty(), "no attribute has changed");
+    }
+}
+
+#[test]
+fn a_namespace_that_comes_is_not_told_as_a_change_of_a_path() {
+    let mut rig = admin();
+    wait(&mut rig, 50);
+    wait(&mut rig, 51);
+    let (count, _) = ways(&mut rig, 0);
+    rig.hosts.add(9, 4096);
+    rig.hosts.namespaces.get_mut(&9).unwrap().path = Path::Inaccessible;
+    rig.review();
+    assert_eq!(rig.answer().answer(), (50, 0, NAMESPACES));
+    assert_eq!(ways(&mut rig, 0), (count + 1, vec![(7, 1), (9, 3)]), "the page has changed");
+    rig.hosts.namespaces.remove(&9);
+    assert_eq!(ways(&mut rig, 0), (count + 2, vec![(7, 1)]));
+}
+
+/// A discovery controller whose host wants to know of changes.
+fn discovery() -> Rig {
     let mut rig = Rig::set_up(&Limits::SHIPPED, Options::default());
     assert_eq!(rig.connect(0, 0xffff, DISCOVERY, Options::default()).0, 0);
     assert_eq!(rig.result(&Command::property_set(2, 0x14, 0x0046_0001)).0, 0);
     assert_eq!(rig.result(&Command::set_feature(1, 0x0b, 1 << 31)).0, 0);
+    rig
+}
+
+#[test]
+fn the_discovery_log_names_each_port_twice() {
+    let mut rig = discovery();
     let head = rig.fetch(&Command::log(1, 0x70, 0, 0, 16));
     assert_eq!((head[0], head[8], head.iter().map(|b| u32::from(*b)).sum::<u32>()), (5, 4, 9));
     let page = rig.fetch(&Command::log(1, 0x70, 0, 0, 5 * 1024));
@@ -151,16 +214,56 @@ fn the_discovery_log_names_each_port_twice() {
     let six = |kind, name: &String| (2, kind, "8009".into(), name.clone(), "::1".into());
     assert_eq!(records, [four(2, &own), four(3, &all), six(2, &own), six(3, &all)]);
     for record in page[1024..].chunks(1024) {
-        assert_eq!((record[0], &record[4..8]), (3, &[2, 0, 0xff, 0xff][..]), "TCP, port, any");
+        let gateway = if record[1] == 1 { 1 } else { 127 };
+        let expected = (3, &[gateway, 0, 0xff, 0xff][..]);
+        assert_eq!((record[0], &record[4..8]), expected, "TCP, port, any controller");
     }
     // In parts, as hosts with little memory read it.
     let part = rig.fetch(&Command::log(1, 0x70, 0, 2048, 1024));
     assert_eq!(part, page[2048..3072]);
-    // A change of ports is told.
+}
+
+#[test]
+fn a_change_of_ports_is_told_once_until_the_log_is_read() {
+    let mut rig = discovery();
+    let read = |rig: &mut Rig, flags| {
+        let head = rig.fetch(&Command::log(1, 0x70, flags, 0, 16));
+        [0, 8].map(|at| u64::from_le_bytes(head[at..at + 8].try_into().unwrap()))
+    };
+    let third = portal("10.0.1.1:4420", 2);
+    // Before anybody waits.
+    rig.hosts.portals.push(third);
+    rig.hosts.version = 6;
+    rig.review();
+    rig.ask(&Command::new(0x0c, 50));
+    assert_eq!(rig.answer().answer(), (50, 0, PORTS));
+    // Again, before the log was read.
+    wait(&mut rig, 51);
+    rig.hosts.portals.clear();
+    rig.hosts.version = 7;
+    rig.review();
+    assert!(rig.answers().is_empty());
+    assert_eq!(read(&mut rig, RETAIN), [7, 0]);
+    assert_eq!(rig.answers().len(), 0, "the host keeps the event");
+    assert_eq!(read(&mut rig, 0), [7, 0]);
+    rig.review();
+    assert!(rig.answers().is_empty(), "the log had the second change, too");
+    // After it was read.
+    rig.hosts.portals.push(third);
+    rig.hosts.version = 8;
+    rig.review();
+    assert_eq!(rig.answer().answer(), (51, 0, PORTS));
+    assert_eq!(read(&mut rig, 0), [8, 2]);
+}
+
+#[test]
+fn a_host_that_does_not_enable_the_event_learns_of_ports_by_reading() {
+    let mut rig = discovery();
+    assert_eq!(rig.result(&Command::set_feature(1, 0x0b, 0)).0, 0);
     wait(&mut rig, 50);
     rig.hosts.version = 6;
     rig.review();
-    assert_eq!(rig.answer().answer(), (50, 0, PORTS));
+    assert!(rig.answers().is_empty());
     assert_eq!(rig.fetch(&Command::log(1, 0x70, 0, 0, 16))[0], 6);
 }
 

@@ -189,10 +189,10 @@ fn if_one_is_refused_the_other_one_fails() {
     rig.ask(&good);
     rig.ask(&new);
     assert_eq!(answers(&mut rig), [(1, FAILED), (2, 0x4083)]);
-    rig.hosts.seven().path = Path::Change;
+    rig.hosts.seven().path = Path::Inaccessible;
     rig.ask(&good);
     rig.ask(&new);
-    assert_eq!(answers(&mut rig), [(1, 0x0303), (2, FAILED)]);
+    assert_eq!(answers(&mut rig), [(1, 0x0302), (2, FAILED)]);
 }
 
 #[test]

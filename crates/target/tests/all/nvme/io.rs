@@ -115,7 +115,7 @@ fn commands_that_are_wrong_do_nothing() {
 }
 
 #[test]
-fn a_namespace_may_be_read_only_or_elsewhere() {
+fn a_namespace_may_be_read_only() {
     let writes = [
         Command::write(1, 0, 1),
         Command::blocks(0x08, 1, 0, 1),
@@ -126,10 +126,42 @@ fn a_namespace_may_be_read_only_or_elsewhere() {
         rig.hosts.seven().read_only = true;
         assert_eq!(rig.result(write).0, 0x4020);
         assert_eq!(rig.result(&Command::new(0x00, 1).nsid(7)).0, SUCCESS);
+    }
+}
+
+/// Base 8.20.3: all I/O commands about a namespace, those about reservations, too.
+#[test]
+fn a_path_that_does_not_serve_executes_no_command() {
+    let keys = [[1; 8], [2; 8]].concat();
+    let commands = [
+        Command::new(0x00, 1).nsid(7),
+        Command::write(1, 0, 1),
+        Command::read(1, 0, 1),
+        Command::blocks(0x05, 1, 0, 1).carries(&[1; 512]),
+        Command::blocks(0x08, 1, 0, 1),
+        Command::deallocate(1, &[(0, 8)]),
+        Command::new(0x09, 1).nsid(7).at_host(16),
+        Command::new(0x0d, 1).nsid(7).carries(&keys),
+        Command::new(0x0e, 1).nsid(7).dword(10, 15).dword(11, 1).at_host(64),
+        Command::new(0x11, 1).nsid(7).dword(10, 1 << 8).carries(&keys),
+        Command::new(0x15, 1).nsid(7).dword(10, 1 << 8).carries(&keys[..8]),
+        Command::read(1, u64::MAX, 1),
+    ];
+    for command in &commands {
+        let mut rig = io();
+        // The path comes before reservations and write protection.
         rig.hosts.seven().path = Path::Inaccessible;
-        assert_eq!(rig.result(write).0, 0x0302);
-        rig.hosts.seven().path = Path::Change;
-        assert_eq!(rig.result(&Command::read(1, 0, 1)).0, 0x0303);
+        rig.hosts.seven().read_only = true;
+        rig.hosts.seven().access = Access { read: false, write: false };
+        let before = rig.disk.clone();
+        assert_eq!(rig.result(command).0, 0x0302, "{command:?}");
+        assert!(rig.disk == before && rig.told.is_empty() && rig.session.in_flight() == 0);
+        // Every answered write is durable, whichever path it took.
+        assert_eq!(rig.result(&Command::new(0x00, 1).nsid(u32::MAX)).0, SUCCESS, "a flush of all");
+        assert_eq!(rig.result(&Command::new(0x0c, 1).nsid(7)).0, 0x4001, "Verify is not built");
+        rig.hosts.seven().path = Path::Optimized;
+        rig.hosts.seven().access = Access::FULL;
+        drop(rig.fetch(&Command::read(1, 0, 1)));
     }
 }
 
@@ -297,6 +329,7 @@ fn errors_of_the_volume_have_their_status() {
         (BlockError::TimedOut, 0x1882, 0x1882),
         (BlockError::Full, 0x1882, 0x1882),
         (BlockError::Superseded, 0x0302, 0x0302),
+        (BlockError::Elsewhere, 0x0302, 0x0302),
     ];
     for (error, reading, writing) in table {
         let mut rig = io();
@@ -329,7 +362,6 @@ fn a_volume_that_returns_too_little_is_a_read_error() {
     assert_eq!(rig.answer().answer(), (1, 0x4281, 0));
 }
 
-        (BlockError::Elsewhere, 0x0302, 0x0302),
 #[test]
 fn commands_that_free_space_take_no_more_places_than_writes() {
     let mut rig = io();

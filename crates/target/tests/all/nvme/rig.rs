@@ -6,9 +6,8 @@ use crate::shared::{Input, SIZE, check, disk, execute};
 use base::{ClusterId, Limits, VolumeId};
 use seam::{BlockError, BlockKind, BlockRequest, BufPool};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use target::nvme::{
-    Controller, Key, Keys, Namespace, NvmeFramer, Opening, Path, Seed, Session, Subsystem,
+    Controller, Key, Keys, Namespace, NvmeFramer, Opening, Path, Portal, Seed, Session, Subsystem,
 };
 use target::reserve::Access;
 use target::{Action, Asked, Cleared, Question, ident};
@@ -28,6 +27,7 @@ pub(crate) struct Hosts {
     pub queues: Vec<(u16, u16)>,
     pub busy: bool,
     pub version: u64,
+    pub portals: Vec<Portal>,
     /// The key of [`HOST`], and ours.
     pub keys: Option<(Key, Option<Key>)>,
 }
@@ -40,6 +40,7 @@ impl Hosts {
             queues: Vec::new(),
             busy: false,
             version: 5,
+            portals: vec![portal("10.0.0.1:4420", 1), portal("[::1]:8009", 127)],
             keys: None,
         };
         hosts.add(7, SIZE as u64);
@@ -59,6 +60,10 @@ impl Hosts {
     }
 }
 
+pub(crate) fn portal(address: &str, port: u16) -> Portal {
+    Portal { address: address.parse().unwrap(), port }
+}
+
 impl Subsystem for Hosts {
     fn cluster(&self) -> ClusterId {
         CLUSTER
@@ -66,10 +71,6 @@ impl Subsystem for Hosts {
 
     fn version(&self) -> u64 {
         self.version
-    }
-
-    fn port(&self) -> u16 {
-        2
     }
 
     fn namespace(&self, nsid: u32) -> Option<Namespace> {
@@ -80,10 +81,8 @@ impl Subsystem for Hosts {
         Some(*self.namespaces.range(after.checked_add(1)?..).next()?.1)
     }
 
-    fn portals(&self, visit: &mut dyn FnMut(SocketAddr)) {
-        for address in ["10.0.0.1:4420", "[::1]:8009"] {
-            visit(address.parse().unwrap());
-        }
+    fn portals(&self, visit: &mut dyn FnMut(Portal)) {
+        self.portals.iter().copied().for_each(visit);
     }
 
     fn admits(&self, host: &str, _: &[u8; 16]) -> bool {

@@ -206,16 +206,12 @@ fn luns_groups_defects_and_tasks() {
     assert_eq!(rig.read(&luns(0, 15), 255).sense, says::IN_CDB);
 
     let groups = |format: u8| [0xa3, 0x0a | format, 0, 0, 0, 0, 0, 0, 0, 255, 0, 0];
-    let states = "85 0001 00 02 00 01 0000 0001";
+    let states = "05 0001 00 02 00 01 0000 0001";
     assert_eq!(rig.read(&groups(0), 255).data, hex(&format!("0000000c 00 {states}")));
     assert_eq!(rig.read(&groups(0x20), 255).data, hex(&format!("00000010 10000000 00 {states}")));
-    for (path, state) in [(Path::Standby, "02"), (Path::Transition, "0f")] {
-        let mut other = unit(Format::Native512);
-        other.path = path;
-        rig.hosts[0].1.changed(other);
-        assert_eq!(rig.read(&[0; 6], 0).sense, (6, 0x2a, 6));
-        assert_eq!(rig.read(&groups(0), 255).data, hex(&format!("0000000c {state} {states}")));
-    }
+    rig.hosts[0].1.changed(Unit { path: Path::Standby, ..unit(Format::Native512) });
+    assert_eq!(rig.read(&[0; 6], 0).sense, (6, 0x2a, 6));
+    assert_eq!(rig.read(&groups(0), 255).data, hex(&format!("0000000c 02 {states}")));
 
     let mut rig = Rig::new(Format::Native512);
     assert_eq!(rig.read(&[0x37, 0, 0x1d, 0, 0, 0, 0, 0, 32, 0], 32).data, hex("00 1d 0000"));
@@ -226,4 +222,41 @@ fn luns_groups_defects_and_tasks() {
     assert_eq!(rig.read(&tasks(0, 255), 255).data, hex("da000000"));
     assert_eq!(rig.read(&tasks(0x80, 255), 255).data, hex("da00000c 00000000 00000000 00000000"));
     assert_eq!(rig.read(&tasks(0, 3), 255).sense, says::IN_CDB);
+}
+
+/// SPC-4 6.37: each gateway is a port group with one port.
+#[test]
+fn port_groups_of_all_gateways_are_reported() {
+    let most = (1..=126).map(|n| (n + 1, Path::Standby)).collect::<Vec<_>>();
+    let table: [(Path, Groups<'_>); 4] = [
+        (Path::Optimized, &[]),
+        (Path::Optimized, &[(2, Path::Standby)]),
+        (Path::Standby, &[(2, Path::Optimized), (127, Path::Standby)]),
+        (Path::Optimized, &most),
+    ];
+    for (path, paths) in table {
+        let others = others(paths);
+        let mut rig = Rig::fresh(Unit { path, others, ..unit(Format::Native512) });
+        assert_eq!(rig.read(&[0; 6], 0).sense, (6, 0x29, 0));
+        let mut groups = |format: u8, allocation: u16, room: u32| {
+            let [high, low] = allocation.to_be_bytes();
+            rig.read(&[0xa3, 0x0a | format, 0, 0, 0, 0, 0, 0, high, low, 0, 0], room).data
+        };
+        let mut expected = Vec::new();
+        for (port, path) in [(1, path)].iter().chain(paths) {
+            let state = if *path == Path::Optimized { 0 } else { 2 };
+            expected.extend(hex(&format!("{state:02x} 05 {port:04x} 00 02 00 01 0000 {port:04x}")));
+        }
+        let len = expected.len();
+        assert_eq!(len, 12 * (1 + paths.len()));
+        let short = [&(len as u32).to_be_bytes()[..], &expected].concat();
+        assert_eq!(groups(0, 4096, 4096), short);
+        let head = [&(len as u32 + 4).to_be_bytes()[..], &[0x10, 0, 0, 0]].concat();
+        assert_eq!(groups(0x20, 4096, 4096), [&head[..], &expected].concat());
+        // The length says how much there is, however much the host asks for or has room for.
+        for (allocation, room) in [(0, 255), (4, 255), (15, 255), (255, 15), (255, 0)] {
+            let most = usize::from(allocation).min(room as usize);
+            assert_eq!(groups(0, allocation, room), short[..short.len().min(most)]);
+        }
+    }
 }

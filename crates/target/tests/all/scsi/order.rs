@@ -108,18 +108,112 @@ fn a_path_that_does_not_serve_tells_only() {
         &[0xa3, 0x0a, 0, 0, 0, 0, 0, 0, 0, 255, 0, 0],
         &[0x5e, 0, 0, 0, 0, 0, 0, 0, 255, 0],
     ];
-    for (path, ascq) in [(Path::Standby, 0x0b), (Path::Transition, 0x0a)] {
-        let mut rig = Rig::fresh(Unit { path, ..unit(Format::Native512) });
-        assert_eq!(rig.read(&READY, 0).sense, (6, 0x29, 0), "attentions come first");
-        for cdb in works {
-            assert!(rig.read(cdb, 255).is_good(), "{cdb:x?}");
-        }
-        for cdb in [&READY[..], &cdb10(0x28, 0, 0, 1), &cdb10(0x2f, 0, u32::MAX, 1)] {
-            assert_eq!(rig.read(cdb, 512).sense, (2, 4, ascq), "{cdb:x?}");
-        }
-        rig.hosts[0].1.set_access(Access { read: false, write: false });
-        assert_eq!(rig.read(&cdb10(0x28, 0, 0, 1), 512).sense, (2, 4, ascq), "the path is first");
+    let mut rig = standby();
+    for cdb in works {
+        assert!(rig.read(cdb, 255).is_good(), "{cdb:x?}");
     }
+    for cdb in [&READY[..], &cdb10(0x28, 0, 0, 1), &cdb10(0x2f, 0, u32::MAX, 1)] {
+        assert_eq!(rig.read(cdb, 512).sense, says::STANDBY, "{cdb:x?}");
+    }
+    // A host can register through a path that does not serve.
+    let key = [[0; 8], [7; 8], [0; 8]].concat();
+    let registered = rig.write(&[0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0], &key);
+    assert!(registered.is_good() && rig.table.registrants.len() == 1, "{registered:?}");
+    let present = rig.read(&[0x1a, 8, 0x0a, 0, 255, 0], 255).data;
+    let list = [&[0; 4], &present[4..]].concat();
+    assert!(rig.write(&[0x15, 0x10, 0, 0, list.len() as u8, 0], &list).is_good());
+    rig.hosts[0].1.set_access(Access { read: false, write: false });
+    assert_eq!(rig.read(&cdb10(0x28, 0, 0, 1), 512).sense, says::STANDBY, "the path is first");
+    assert!(rig.did.is_empty());
+}
+
+/// Creates hosts that know that their path is in standby.
+fn standby() -> Rig {
+    let mut rig = Rig::fresh(Unit { path: Path::Standby, ..unit(Format::Native512) });
+    assert_eq!(rig.read(&READY, 0).sense, (6, 0x29, 0), "attentions come first");
+    rig
+}
+
+/// Tries each command that the device reports.
+#[test]
+fn all_commands_but_a_few_fail_in_standby() {
+    const WORK: &[(u8, u8)] = &[
+        (0x03, 0), // REQUEST SENSE
+        (0x12, 0), // INQUIRY
+        (0x15, 0), // MODE SELECT
+        (0x55, 0),
+        (0x1a, 0), // MODE SENSE
+        (0x5a, 0),
+        (0x25, 0), // READ CAPACITY
+        (0x9e, 0x10),
+        (0x5e, 0), // PERSISTENT RESERVE IN
+        (0x5e, 1),
+        (0x5e, 2),
+        (0x5e, 3),
+        (0x5f, 0), // PERSISTENT RESERVE OUT
+        (0x5f, 1),
+        (0x5f, 2),
+        (0x5f, 3),
+        (0x5f, 4),
+        (0x5f, 5),
+        (0x5f, 6),
+        (0xa0, 0),    // REPORT LUNS
+        (0xa3, 0x0a), // REPORT TARGET PORT GROUPS
+        (0xa3, 0x0c), // REPORT SUPPORTED OPERATION CODES, and TASK MANAGEMENT FUNCTIONS
+        (0xa3, 0x0d),
+    ];
+    let mut rig = standby();
+    let all = rig.read(&[0xa3, 0x0c, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0], 4096).data;
+    let commands: Vec<(u8, u8)> = all[4..].chunks(8).map(|c| (c[0], c[3])).collect();
+    assert!(commands.len() > 40 && WORK.iter().all(|command| commands.contains(command)));
+    for (opcode, action) in commands {
+        let mut cdb = [0; 16];
+        (cdb[0], cdb[1]) = (opcode, action);
+        let fails = rig.read(&cdb, 255).sense == says::STANDBY;
+        assert_eq!(fails, !WORK.contains(&(opcode, action)), "{opcode:x}/{action:x}");
+    }
+    assert!(rig.did.is_empty());
+}
+
+#[test]
+fn a_change_of_a_path_is_told_once() {
+    let mut rig = Rig::new(Format::Native512);
+    // The own path, the others, and whether this is a change.
+    let table: [(Path, Groups<'_>, bool); 9] = [
+        (Path::Optimized, &[], false),
+        (Path::Standby, &[], true),
+        (Path::Standby, &[], false),
+        (Path::Optimized, &[(2, Path::Standby)], true),
+        (Path::Optimized, &[(2, Path::Standby)], false),
+        (Path::Optimized, &[(2, Path::Standby), (3, Path::Standby)], true),
+        (Path::Optimized, &[(3, Path::Standby)], true),
+        (Path::Optimized, &[(3, Path::Optimized)], true),
+        (Path::Standby, &[(3, Path::Optimized)], true),
+    ];
+    for (path, paths, is_change) in table {
+        let now = Unit { path, others: others(paths), ..unit(Format::Native512) };
+        rig.hosts[0].1.changed(now);
+        let idle = if path == Path::Standby { says::STANDBY } else { (0, 0, 0) };
+        if is_change {
+            assert_eq!(rig.read(&READY, 0).sense, (6, 0x2a, 6), "{path:?} {paths:?}");
+        }
+        assert_eq!(rig.read(&READY, 0).sense, idle, "{path:?} {paths:?}");
+    }
+    // Two changes that the host has not heard of are one attention.
+    rig.hosts[0].1.changed(Unit { others: Vec::new(), ..unit(Format::Native512) });
+    rig.hosts[0].1.changed(Unit { path: Path::Standby, ..unit(Format::Native512) });
+    assert!(rig.read(&INQUIRY, 96).is_good(), "it tells no attention");
+    assert_eq!(rig.read(&READY, 0).sense, (6, 0x2a, 6));
+    assert_eq!(rig.read(&READY, 0).sense, says::STANDBY);
+    // A host that logs in again hears of the changes that it missed.
+    let former = rig.hosts[0].1.clone();
+    let now = Unit { others: others(&[(2, Path::Standby)]), ..unit(Format::Native512) };
+    let mut device = Device::new(now, Attention::NewNexus);
+    device.succeed(&former);
+    rig.hosts[0].1 = device;
+    assert_eq!(rig.read(&READY, 0).sense, (6, 0x29, 0));
+    assert_eq!(rig.read(&READY, 0).sense, (6, 0x2a, 6));
+    assert!(rig.read(&READY, 0).is_good());
 }
 
 /// SPC-4 5.13.1 table 65, SBC-3 4.17 table 13, for hosts that are not registered.

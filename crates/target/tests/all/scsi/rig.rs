@@ -22,8 +22,17 @@ pub(crate) fn unit(format: Format) -> Unit {
         target: target::ident::iqn(target::ident::AUTHORITY, CLUSTER, VOLUME),
         port: 1,
         path: Path::Optimized,
+        others: Vec::new(),
         reservations: true,
     }
+}
+
+/// Port groups: the number and the state of each.
+pub(crate) type Groups<'a> = &'a [(u16, Path)];
+
+/// Returns the port groups of other gateways.
+pub(crate) fn others(groups: Groups<'_>) -> Vec<PortGroup> {
+    groups.iter().map(|&(port, path)| PortGroup { port, path }).collect()
 }
 
 /// The answer that a host gets.
@@ -327,5 +336,6 @@ pub(crate) mod says {
     pub(crate) const IN_LIST: (u8, u8, u8) = (5, 0x26, 0);
     pub(crate) const WRONG_LENGTH: (u8, u8, u8) = (5, 0x0e, 3);
     pub(crate) const WRITE_PROTECTED: (u8, u8, u8) = (7, 0x27, 0);
+    pub(crate) const STANDBY: (u8, u8, u8) = (2, 0x04, 0x0b);
     pub(crate) const MISCOMPARE: (u8, u8, u8) = (0xe, 0x1d, 0);
 }
