@@ -19,7 +19,7 @@ const NAME: &str = "target";
 struct Gateway;
 
 impl Targets for Gateway {
-    fn find(&self, name: &str) -> Option<Target> {
+    fn find(&self, _: &str, name: &str) -> Option<Target> {
         let unit = Unit {
             cluster: ClusterId(7),
             volume: VOLUME,

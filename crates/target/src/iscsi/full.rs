@@ -293,7 +293,9 @@ impl Full {
                 }
             }
             None if which == "All" => targets.each(initiator, &mut list),
-            None if targets.find(which).is_some() && targets.admits(initiator, which) => {
+            None if targets.find(initiator, which).is_some()
+                && targets.admits(initiator, which) =>
+            {
                 list(which);
             }
             None => {}

@@ -252,7 +252,7 @@ impl Login {
             return Err(status::SERVICE_UNAVAILABLE);
         }
         if let Some(name) = target {
-            let found = targets.find(name).ok_or(status::NOT_FOUND)?;
+            let found = targets.find(initiator, name).ok_or(status::NOT_FOUND)?;
             if !targets.admits(initiator, name) {
                 return Err(status::AUTHORIZATION_FAILURE);
             }
@@ -390,10 +390,8 @@ impl Login {
         targets: &dyn Targets,
     ) -> Result<Entry, (u16, Option<core::net::SocketAddr>)> {
         let Names { initiator, target: name } = self.names.clone().expect("the names come first");
-        let target = match &name {
-            Some(name) => Some(targets.find(name).ok_or((status::NOT_FOUND, None))?),
-            None => None,
-        };
+        let find = |name| targets.find(&initiator, name).ok_or((status::NOT_FOUND, None));
+        let target = name.as_deref().map(find).transpose()?;
         let volume = target.as_ref().map(|target| target.unit.volume);
         let (isid, mut tsih) = (self.isid, self.opening.tsih);
         let (mut reinstates, mut same_cid) = (false, false);

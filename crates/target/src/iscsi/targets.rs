@@ -66,8 +66,8 @@ pub trait Targets {
         1
     }
 
-    /// Returns the target with this name if it is served here.
-    fn find(&self, name: &str) -> Option<Target>;
+    /// Returns the target with this name, as this initiator sees it, if it is served here.
+    fn find(&self, initiator: &str, name: &str) -> Option<Target>;
 
     /// Visits the name of each target that this initiator may use, in an order that depends only
     /// on the state.

@@ -108,7 +108,6 @@ mod tests {
             BlockError::Lost,
             BlockError::Media,
             BlockError::Busy,
-            BlockError::Elsewhere,
             BlockError::Forgotten,
             BlockError::Superseded,
             BlockError::Elsewhere,

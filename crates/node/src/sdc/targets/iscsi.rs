@@ -188,13 +188,6 @@ pub(super) struct View<'a> {
     pub(super) at: Option<SocketAddr>,
 }
 
-impl View<'_> {
-    fn unit(&self, id: VolumeId, volume: &Volume) -> Option<Unit> {
-        let of = (self.limits, self.format, self.number);
-        unit(self.map, of, (id, volume), self.hosts.host(self.link))
-    }
-}
-
 /// Returns the properties of a volume for this host, if it is mapped to this client.
 fn unit(
     map: &MapView,
@@ -228,10 +221,16 @@ fn unit(
 }
 
 impl Targets for View<'_> {
-    fn find(&self, name: &str) -> Option<Target> {
+    fn group(&self) -> u16 {
+        ident::port(self.number)
+    }
+
+    fn find(&self, initiator: &str, name: &str) -> Option<Target> {
         let (cluster, id) = ident::ids_of_iqn(AUTHORITY, name)?;
         let volume = self.map.volumes.get(&id).filter(|_| cluster == self.map.cluster)?;
-        Some(Target { unit: self.unit(id, volume)?, alias: volume.name.clone() })
+        let of = (self.limits, self.format, self.number);
+        let unit = unit(self.map, of, (id, volume), initiator)?;
+        Some(Target { unit, alias: volume.name.clone() })
     }
 
     fn each(&self, _: &str, visit: &mut dyn FnMut(&str)) {

@@ -69,7 +69,7 @@ impl Targets for Hosts {
         self.unit.port
     }
 
-    fn find(&self, name: &str) -> Option<Target> {
+    fn find(&self, _: &str, name: &str) -> Option<Target> {
         self.visits.set(self.visits.get() + 1);
         (name == NAME).then(|| Target { unit: self.unit.clone(), alias: "vol".into() })
     }
