@@ -46,7 +46,7 @@ impl Targets for Hosts {
             port: 1,
             path: Path::Optimized,
             others: Vec::new(),
-            reservations: true,
+            asks: true,
         };
         (name == "t").then(|| Target { unit, alias: "vol".into() })
     }

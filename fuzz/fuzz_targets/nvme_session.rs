@@ -265,6 +265,7 @@ impl Owner {
             (1, Question::Reserve(_)) => Asked::Reserved(Err(Refusal::WrongKind)),
             (_, Question::Reserve(_)) => Asked::Reserved(Ok(())),
             (_, Question::Report) => Asked::Table(&table),
+            (_, Question::Activate) => panic!("no command of NVMe asks for that"),
         };
         self.session.asked(tag, asked, &self.pool, &mut self.out);
         self.act();

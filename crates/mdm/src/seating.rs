@@ -156,16 +156,20 @@ impl Seating {
         (!changes.is_empty()).then_some(Seat { changes })
     }
 
-    /// Returns the changes that give a gateway these seats, where no gateway has them. If a volume
-    /// has no room for a seat, the seat of a host that is connected nowhere ends.
+    /// Returns the changes that give a gateway these seats, where no gateway has them, or where the
+    /// host wants them to move. If a volume has no room for a seat, the seat of a host that is
+    /// connected nowhere ends.
     pub fn wished(&self, state: &State, sdc: SdcId, wishes: &[SeatWish]) -> Seat {
         let mut changes = Vec::new();
         for wish in wishes {
             let Some(volume) = state.volumes.get(&VolumeId(wish.volume)) else { continue };
-            if volume.seats.contains_key(&wish.host) {
+            let (id, host) = (wish.volume, wish.host.clone());
+            if let Some(seat) = volume.seats.get(&wish.host) {
+                let from = seat.sdc.0;
+                let moves = wish.moves && seat.sdc != sdc;
+                changes.extend(moves.then(|| SeatChange { volume: id, host, from, to: sdc.0 }));
                 continue;
             }
-            let (id, host) = (wish.volume, wish.host.clone());
             if volume.seats.len() >= SEATS {
                 let anywhere = |host: &str| self.gateways.keys().any(|sdc| self.has(*sdc, host));
                 let idle = volume.seats.iter().find(|(host, _)| !anywhere(host));

@@ -11,6 +11,8 @@ pub enum Question {
     Reserve(Change),
     /// Asks for the present reservations of the volume.
     Report,
+    /// The host of the session wants to be served by this gateway.
+    Activate,
 }
 
 /// The answer to a [`Question`].
@@ -20,6 +22,8 @@ pub enum Asked<'a> {
     Reserved(Result<(), Refusal>),
     /// The present reservations.
     Table(&'a Table),
+    /// This gateway serves the host now, and no other one does.
+    Activated,
     /// There was no answer in time.
     Nobody,
 }

@@ -177,7 +177,7 @@ fn body(kind: Kind) -> Vec<u8> {
             Reserved { volume: 3, number: 10, outcome, map: 12 }.encode_to_vec()
         }
         Kind::TakeSeats => {
-            let wish = SeatWish { volume: 3, host: "iqn.2026-11.a:b".into() };
+            let wish = SeatWish { volume: 3, host: "iqn.2026-11.a:b".into(), moves: true };
             TakeSeats { number: 10, seats: vec![wish] }.encode_to_vec()
         }
         Kind::SeatsTaken => SeatsTaken { number: 10, map: 12, since: vec![4] }.encode_to_vec(),

@@ -31,7 +31,7 @@ impl Targets for Gateway {
             port: 1,
             path: Path::Optimized,
             others: Vec::new(),
-            reservations: true,
+            asks: true,
         };
         (name == NAME).then(|| Target { unit, alias: String::new() })
     }

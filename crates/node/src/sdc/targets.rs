@@ -237,7 +237,8 @@ impl Sessions {
     /// Returns true if [`Sdc::targets_work`] has something to do.
     #[inline]
     pub(super) fn has_work(&self) -> bool {
-        let seats = self.seats.review && !self.crowded[UNSEATED].is_empty();
+        let waits = self.seats.waits() || !self.crowded[UNSEATED].is_empty();
+        let seats = self.seats.review && waits;
         self.has_calls() || self.has_crowd() || seats
     }
 
@@ -259,7 +260,10 @@ impl Sessions {
         let ticks = Time::earliest(self.iscsi.tick_at, self.nvme.tick_at);
         let asked = self.reserve.wake_at(limits.target_patience);
         let unseated = self.crowded[UNSEATED].iter().map(|w| w.since + w.within).min();
-        let asked = Time::earliest(asked, Time::earliest(self.seats.wake_at(), unseated));
+        let asked = Time::earliest(
+            asked,
+            Time::earliest(self.seats.wake_at(limits.target_patience), unseated),
+        );
         Time::earliest(Time::earliest(strangers, self.refresh_by), Time::earliest(ticks, asked))
     }
 }
@@ -328,6 +332,7 @@ impl Sdc {
         let (patience, at) = (self.config.limits.target_patience, (now, self.mdm.link()));
         self.targets.reserve_tick(at, patience, out);
         self.seats_ask(now, out);
+        self.targets.seats_activated(now, &self.map, patience);
         self.targets_late(now, out);
         self.targets.iscsi_tick(now);
         self.targets.nvme_tick(now);

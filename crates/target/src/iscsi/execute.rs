@@ -74,7 +74,7 @@ impl Full {
     fn room_for(&self, step: Step) -> Step {
         let room = match step {
             Step::Write(_) => self.places.admits_write(),
-            Step::Answer(_) | Step::Reserve(_) | Step::Report(_) => true,
+            Step::Answer(_) | Step::Reserve(_) | Step::Report(_) | Step::Activate => true,
             Step::Read(_) | Step::Verify(_) | Step::Gather(_) | Step::Run(_) => {
                 self.places.has_room()
             }
@@ -108,6 +108,11 @@ impl Full {
                 task.work = Work::Ask(Some(report));
                 task.pieces = 1;
                 turn.ask(Action::Ask { tag, volume, question: Question::Report });
+            }
+            Step::Activate => {
+                task.work = Work::Ask(None);
+                task.pieces = 1;
+                turn.ask(Action::Ask { tag, volume, question: Question::Activate });
             }
         }
     }
@@ -159,6 +164,7 @@ impl Full {
         let answer = match (report, asked) {
             (None, Asked::Reserved(result)) => device.reserved(result),
             (Some(report), Asked::Table(table)) => device.report(*report, table, turn.pool),
+            (None, Asked::Activated) => Answer::good(),
             (None, Asked::Nobody) => Answer::check(Sense::NO_PRIMARY),
             (Some(_), Asked::Nobody) => Answer::bare(Status::Busy),
             _ => return,

@@ -5,8 +5,8 @@ use super::checked::Checked;
 use super::command::Cdb;
 use super::opcode::Name;
 use super::sense::Sense;
-use super::step::Step;
-use super::unit::{Path, PortGroup};
+use super::step::{Step, Then};
+use super::unit::{Path, PortGroup, Unit};
 use alloc::vec;
 
 /// Returns true if a command that needs access for writing does not need it in this form (SBC-3
@@ -72,6 +72,10 @@ pub(super) fn read_defects(checked: &Checked<'_>) -> Step {
     checked.data(&data[..len], allocation)
 }
 
+/// The state active/optimized of a port group.
+const OPTIMIZED: u8 = 0x0;
+/// The state standby.
+const STANDBY: u8 = 0x2;
 /// The supported states of a port group: standby, active/optimized.
 const STATES: u8 = 0x04 | 0x01;
 /// "Altered implicitly": why a port group has its state.
@@ -89,12 +93,42 @@ pub(super) fn port_groups(checked: &Checked<'_>) -> Step {
     for group in core::iter::once(&own).chain(&unit.others) {
         let [high, low] = group.port.to_be_bytes();
         let state = match group.path {
-            Path::Optimized => 0x0,
-            Path::Standby => 0x2,
+            Path::Optimized => OPTIMIZED,
+            Path::Standby => STANDBY,
         };
         data.extend([state, STATES, high, low, 0, IMPLICITLY, 0, 1, 0, 0, high, low]);
     }
     let len = (data.len() - 4) as u32;
     data[..4].copy_from_slice(&len.to_be_bytes());
     checked.data(&data, checked.cdb.be32(6) as usize)
+}
+
+/// SET TARGET PORT GROUPS (6.45): asks for the parameter list.
+pub(super) fn set_port_groups_begin(checked: &Checked<'_>) -> Result<Step, Answer> {
+    match checked.cdb.be32(6) {
+        0 => Ok(checked.good()),
+        len => checked.gather(len, Then::SetPortGroups),
+    }
+}
+
+/// Carries out the list of SET TARGET PORT GROUPS. The own group may become optimized, and others
+/// may become standby, which follows from that. Hosts send this over the path that they want to
+/// use.
+pub(super) fn set_port_groups(unit: &Unit, list: &[u8]) -> Result<Step, Sense> {
+    let (groups, rest) = list.get(4..).unwrap_or_default().as_chunks::<4>();
+    if groups.is_empty() || !rest.is_empty() {
+        return Err(Sense::LIST_LENGTH);
+    }
+    let mut wants = false;
+    for ([state, _, high, low], at) in groups.iter().zip((4..).step_by(4)) {
+        let group = u16::from_be_bytes([*high, *low]);
+        let known = unit.others.iter().any(|other| other.port == group);
+        match (state & 0x0f, group == unit.port) {
+            (OPTIMIZED, true) => wants = true,
+            (STANDBY, false) if known => {}
+            (OPTIMIZED | STANDBY, false) if !known => return Err(Sense::list(at + 2)),
+            _ => return Err(Sense::list(at)),
+        }
+    }
+    Ok(if wants { Step::Activate } else { Step::Answer(Answer::good()) })
 }

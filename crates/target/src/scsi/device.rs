@@ -157,6 +157,7 @@ impl Device {
         let step = match gather.then {
             Then::ModeSelect { ten } => mode::select(&self.unit, &data, ten),
             Then::PersistOut { action, kind } => persist::change(action, kind, &data),
+            Then::SetPortGroups => about::set_port_groups(&self.unit, &data),
             Then::Unmap => data::unmap(&self.unit, data),
             Then::WriteSame { at, len, hole } => {
                 Ok(Step::Run(Plan::write_same(&self.unit, at, len, hole, &data, pool)))
@@ -218,6 +219,7 @@ fn handle(name: Name, checked: &Checked<'_>) -> Result<Step, Answer> {
         Name::ReadDefects => Ok(about::read_defects(checked)),
         Name::ReportLuns => about::report_luns(checked),
         Name::PortGroups => Ok(about::port_groups(checked)),
+        Name::SetPortGroups => about::set_port_groups_begin(checked),
         Name::SupportedOpcodes => supported::opcodes(checked),
         Name::SupportedTasks => supported::tasks(checked),
         Name::PersistIn => persist::persist_in(checked),

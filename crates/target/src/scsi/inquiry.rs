@@ -23,7 +23,7 @@ pub(super) fn inquiry(checked: &Checked<'_>) -> Result<Step, Answer> {
         if page != 0 {
             return Err(Sense::cdb(2, 7).into());
         }
-        return Ok(checked.data(&standard(checked.exists), allocation));
+        return Ok(checked.data(&standard(checked.unit, checked.exists), allocation));
     }
     match vital(checked.unit, page) {
         Some(data) if checked.exists => Ok(checked.data(&data, allocation)),
@@ -32,13 +32,14 @@ pub(super) fn inquiry(checked: &Checked<'_>) -> Result<Step, Answer> {
 }
 
 /// Returns the standard data (SPC-4 6.6.2).
-fn standard(exists: bool) -> [u8; STANDARD] {
+fn standard(unit: &Unit, exists: bool) -> [u8; STANDARD] {
     let mut data = [0; STANDARD];
     data[0] = if exists { 0x00 } else { 0x7f };
     data[2] = 0x06; // SPC-4
     data[3] = 0x12; // HISUP, response data format 2
     data[4] = (STANDARD - 5) as u8;
-    data[5] = 0x10; // TPGS 01: implicit changes of access states
+    // TPGS: access states change implicitly, and where the owner can ask for it, explicitly.
+    data[5] = if unit.asks { 0x30 } else { 0x10 };
     data[6] = 0x10; // MULTIP
     data[7] = 0x02; // CMDQUE
     data[8..16].copy_from_slice(VENDOR);

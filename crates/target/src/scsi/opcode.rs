@@ -35,6 +35,7 @@ pub(super) enum Name {
     LbaStatus,
     ReportLuns,
     PortGroups,
+    SetPortGroups,
     SupportedOpcodes,
     SupportedTasks,
 }
@@ -116,7 +117,7 @@ impl Entry {
     /// Returns true if this unit has the command.
     pub(super) fn is_in(&self, unit: &Unit) -> bool {
         match self.name {
-            Name::PersistIn | Name::PersistOut => unit.reservations,
+            Name::PersistIn | Name::PersistOut | Name::SetPortGroups => unit.asks,
             _ => true,
         }
     }
@@ -222,6 +223,9 @@ pub(super) static TABLE: &[Entry] = {
             .in_standby(),
         entry(0xa3, SupportedTasks, Nothing, &[0, 0x80, 0, 0, 0, F, F, F, F, 0, 0])
             .with_action(0x0d)
+            .in_standby(),
+        entry(0xa4, SetPortGroups, Nothing, &[0, 0, 0, 0, 0, F, F, F, F, 0, 0])
+            .with_action(0x0a)
             .in_standby(),
         entry(0xa8, Read, Reads, &range12(DPOFUA)),
         entry(0xaa, Write, Writes, &range12(DPOFUA)),

@@ -71,7 +71,9 @@ impl Gather {
     /// Returns what the command will do to the volume.
     pub(crate) fn needs(&self) -> Access {
         match self.then {
-            Then::ModeSelect { .. } | Then::PersistOut { .. } => Access::of(BlockKind::Flush),
+            Then::ModeSelect { .. } | Then::PersistOut { .. } | Then::SetPortGroups => {
+                Access::of(BlockKind::Flush)
+            }
             Then::Unmap | Then::WriteSame { .. } => Access::of(BlockKind::Write),
             Then::CompareWrite { .. } => Access::of(BlockKind::CompareWrite),
         }
@@ -85,6 +87,8 @@ pub(super) enum Then {
     ModeSelect { ten: bool },
     /// PERSISTENT RESERVE OUT, its service action, and the type where it has one.
     PersistOut { action: u8, kind: Option<Kind> },
+    /// SET TARGET PORT GROUPS.
+    SetPortGroups,
     /// UNMAP.
     Unmap,
     /// WRITE SAME for this range of bytes.
@@ -136,4 +140,7 @@ pub enum Step {
     /// Get the volume's present reservations from the MDM, then call
     /// [`Device::report`](super::Device::report).
     Report(Report),
+    /// Make the path of this session the one that the host uses. When no other gateway serves the
+    /// host any more, answer with GOOD.
+    Activate,
 }

@@ -117,8 +117,9 @@ pub struct Unit {
     /// The port groups of all other gateways, in the order of their numbers. They are never more
     /// than 126.
     pub others: Vec<PortGroup>,
-    /// True if the owner can do [`super::Step::Reserve`] and [`super::Step::Report`].
-    pub reservations: bool,
+    /// True if the owner can do [`super::Step::Reserve`], [`super::Step::Report`] and
+    /// [`super::Step::Activate`].
+    pub asks: bool,
 }
 
 impl Unit {

@@ -51,6 +51,9 @@ pub struct SeatWish {
     /// The name of the host, which is connected to the gateway.
     #[prost(string, tag = "2")]
     pub host: String,
+    /// The host wants this gateway, even if another one can serve it.
+    #[prost(bool, tag = "3")]
+    pub moves: bool,
 }
 
 /// A gateway asks the MDM for seats, and for their confirmation. It asks again until it is

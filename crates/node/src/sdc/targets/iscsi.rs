@@ -216,7 +216,7 @@ fn unit(
         port: ident::port(number),
         path,
         others: map.others_of(volume).map(other).collect(),
-        reservations: true,
+        asks: true,
     })
 }
 

@@ -61,6 +61,8 @@ enum Answer {
     Changed(Result<(), Refusal>),
     /// These are the reservations of the volume.
     Table(Table),
+    /// This gateway serves the host.
+    Activated,
     /// The MDM does not answer.
     Nobody,
 }
@@ -270,6 +272,16 @@ impl Sessions {
         call(&mut self.reserve, &mut Post { now, mdm, out })
     }
 
+    /// Tells a session that this gateway serves its host.
+    pub(super) fn answer_activated(&mut self, link: LinkId, tag: u64) {
+        self.reserve.answers.push_back((link, tag, Answer::Activated));
+    }
+
+    /// Tells a session that there was no answer in time.
+    pub(super) fn answer_nobody(&mut self, link: LinkId, tag: u64) {
+        self.reserve.answers.push_back((link, tag, Answer::Nobody));
+    }
+
     /// Asks the MDM a host's question. Returns true if the answer needs a fresh map.
     pub(super) fn reserve_ask(
         &mut self,
@@ -288,9 +300,8 @@ impl Sessions {
                 let asking = Asking { link, tag, who, change, since };
                 self.reservations(at, out, |all, post| all.ask(volume, asking, post));
             }
-            (Question::Reserve(_), None) => {
-                self.reserve.answers.push_back((link, tag, Answer::Nobody));
-            }
+            (Question::Reserve(_), None) => self.answer_nobody(link, tag),
+            (Question::Activate, _) => self.seats_activate((link, tag, volume), since),
         }
         false
     }
@@ -344,6 +355,7 @@ impl Sessions {
     ) {
         let same = |of: u64| tag.is_none_or(|tag| tag as u32 == of as u32);
         let over = |of: LinkId, other: u64, _: Time| of == link && same(other);
+        self.seats_forget(|of, other| over(of, other, at.0));
         self.reservations(at, out, |all, post| all.remove(over, post));
     }
 
@@ -444,6 +456,7 @@ pub(super) fn give_answers(sdc: &mut Sdc, now: Time, out: &mut Effects) {
         let asked = match &answer {
             Answer::Changed(result) => Asked::Reserved(*result),
             Answer::Table(table) => Asked::Table(table),
+            Answer::Activated => Asked::Activated,
             Answer::Nobody => Asked::Nobody,
         };
         sdc.target_session(now, link, out, |session, _, out, actions| match session {

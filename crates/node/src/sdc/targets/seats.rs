@@ -47,11 +47,20 @@ pub(super) fn has_left(map: &MapView, volume: &Volume, host: &str) -> bool {
 #[derive(Debug)]
 struct Question {
     number: u64,
-    seats: Vec<(VolumeId, String)>,
+    seats: Vec<SeatWish>,
     /// The time of the last transmission; `None` if there was no link.
     sent: Option<Time>,
     /// The answer, which waits for a map.
     answer: Option<SeatsTaken>,
+}
+
+/// A command of a host that wants to be served by this gateway.
+#[derive(Clone, Copy, Debug)]
+struct Activating {
+    link: LinkId,
+    tag: u64,
+    volume: VolumeId,
+    since: Time,
 }
 
 /// The seats of this gateway.
@@ -61,8 +70,10 @@ pub(super) struct Seats {
     number: u64,
     /// Confirmed seats, each with the generation at which it began.
     confirmed: BTreeMap<VolumeId, BTreeMap<String, u32>>,
-    /// Seats to ask for.
-    wanted: BTreeSet<(VolumeId, String)>,
+    /// Seats to ask for, and whether the host wants them to move here.
+    wanted: BTreeMap<(VolumeId, String), bool>,
+    /// Commands of hosts that want to be served by this gateway.
+    activating: Vec<Activating>,
     question: Option<Question>,
     /// The hosts are others than the MDM was told.
     pub(super) untold: bool,
@@ -86,10 +97,12 @@ impl Seats {
         }
     }
 
-    fn want(&mut self, volume: VolumeId, host: &str) {
-        let asked = |q: &Question| q.seats.iter().any(|(id, name)| *id == volume && name == host);
+    /// Asks for a seat, unless a question for it is under way.
+    fn want(&mut self, volume: VolumeId, host: &str, moves: bool) {
+        let same = |wish: &SeatWish| (wish.volume, wish.host.as_str()) == (volume.0, host);
+        let asked = |q: &Question| q.seats.iter().any(|w| same(w) && (w.moves || !moves));
         if !self.question.as_ref().is_some_and(asked) {
-            self.wanted.insert((volume, host.to_owned()));
+            *self.wanted.entry((volume, host.to_owned())).or_default() |= moves;
         }
     }
 
@@ -102,7 +115,8 @@ impl Seats {
         else {
             return;
         };
-        for ((volume, host), since) in seats.into_iter().zip(answer.since) {
+        for (SeatWish { volume, host, .. }, since) in seats.into_iter().zip(answer.since) {
+            let volume = VolumeId(volume);
             let seat = map.volumes.get(&volume).and_then(|v| v.seats.get(&host));
             if seat.is_some_and(|seat| Some(seat.sdc) == map.me && seat.since == since) {
                 self.confirmed.entry(volume).or_default().insert(host, since);
@@ -113,11 +127,16 @@ impl Seats {
 
     /// Forgets a host that is not connected any more.
     fn forget(&mut self, host: &str) {
-        self.wanted.retain(|(_, other)| other != host);
+        self.wanted.retain(|(_, other), _| other != host);
         self.confirmed.retain(|_, hosts| {
             hosts.remove(host);
             !hosts.is_empty()
         });
+    }
+
+    /// Returns true while commands of hosts wait to be served here.
+    pub(super) fn waits(&self) -> bool {
+        !self.activating.is_empty()
     }
 
     /// Returns true if there may be a question to send.
@@ -126,10 +145,12 @@ impl Seats {
         self.question.is_some() || !self.wanted.is_empty()
     }
 
-    /// Returns when a question is due.
-    pub(super) fn wake_at(&self) -> Option<Time> {
-        let question = self.question.as_ref().filter(|q| q.answer.is_none())?;
-        question.sent.map(|sent| sent + AGAIN)
+    /// Returns when a question is due, or a command has waited for too long.
+    pub(super) fn wake_at(&self, patience: Duration) -> Option<Time> {
+        let question = self.question.as_ref().filter(|q| q.answer.is_none());
+        let again = question.and_then(|question| question.sent).map(|sent| sent + AGAIN);
+        let late = self.activating.iter().map(|a| a.since + patience).min();
+        Time::earliest(again, late)
     }
 }
 
@@ -188,7 +209,7 @@ impl Sessions {
             }
             Place::Unconfirmed => {
                 let host = self.host(link).to_owned();
-                self.seats.want(volume, &host);
+                self.seats.want(volume, &host, false);
                 false
             }
             Place::Elsewhere => {
@@ -200,6 +221,38 @@ impl Sessions {
 
     fn place(&self, map: &MapView, link: LinkId, volume: VolumeId) -> Place {
         self.seats.place(map, self.host(link), volume)
+    }
+
+    /// Begins a command of a host that wants to be served by this gateway.
+    pub(super) fn seats_activate(
+        &mut self,
+        (link, tag, volume): (LinkId, u64, VolumeId),
+        since: Time,
+    ) {
+        self.seats.activating.push(Activating { link, tag, volume, since });
+        let host = self.host(link).to_owned();
+        self.seats.want(volume, &host, true);
+        self.seats.review = true;
+    }
+
+    /// Forgets such commands.
+    pub(super) fn seats_forget(&mut self, over: impl Fn(LinkId, u64) -> bool) {
+        self.seats.activating.retain(|a| !over(a.link, a.tag));
+    }
+
+    /// Answers such commands of hosts that are served by now, and those that have waited for too
+    /// long.
+    pub(super) fn seats_activated(&mut self, now: Time, map: &MapView, patience: Duration) {
+        for activating in core::mem::take(&mut self.seats.activating) {
+            let Activating { link, tag, volume, since } = activating;
+            if self.place(map, link, volume) == Place::Seated {
+                self.answer_activated(link, tag);
+            } else if now.since(since) >= patience {
+                self.answer_nobody(link, tag);
+            } else {
+                self.seats.activating.push(activating);
+            }
+        }
     }
 
     /// Forgets what sessions know of the seats of a volume.
@@ -256,7 +309,7 @@ impl Sdc {
             };
             let hosts = self.targets.hosts();
             let given: Vec<String> = hosts.into_iter().filter(given).map(String::from).collect();
-            given.iter().for_each(|host| self.targets.seats.want(*id, host));
+            given.iter().for_each(|host| self.targets.seats.want(*id, host, false));
             self.targets.unseat(*id);
             if !lost.is_empty() && !mutant::on(Mutant::RenewUnseated) {
                 let waits = |w: &Waiting| w.request.volume == *id && lost.contains(&w.link);
@@ -322,9 +375,9 @@ impl Sdc {
             seats.number += 1;
             let mut list = Vec::new();
             while list.len() < SEATS_PER_MESSAGE
-                && let Some(wanted) = seats.wanted.pop_first()
+                && let Some(((volume, host), moves)) = seats.wanted.pop_first()
             {
-                list.push(wanted);
+                list.push(SeatWish { volume: volume.0, host, moves });
             }
             let question = Question { number: seats.number, seats: list, sent: None, answer: None };
             seats.question = Some(question);
@@ -335,16 +388,16 @@ impl Sdc {
             return;
         }
         question.sent = Some(now);
-        let wish =
-            |(volume, host): &(VolumeId, String)| SeatWish { volume: volume.0, host: host.clone() };
-        let wishes = question.seats.iter().map(wish).collect();
-        send_control(link, &TakeSeats { number: question.number, seats: wishes }, out);
+        let (number, seats) = (question.number, question.seats.clone());
+        send_control(link, &TakeSeats { number, seats }, out);
     }
 
     /// Looks at the requests that wait for a seat: passes on those of hosts that have one, and ends
     /// those of hosts that another gateway serves.
     pub(super) fn seats_admit(&mut self, now: Time, out: &mut Effects) {
         self.targets.seats.review = false;
+        let patience = self.config.limits.target_patience;
+        self.targets.seats_activated(now, &self.map, patience);
         let waiting = core::mem::take(&mut self.targets.crowded[UNSEATED]);
         for waiting in waiting {
             let (link, volume) = (waiting.link, waiting.request.volume);
@@ -352,7 +405,7 @@ impl Sdc {
                 Place::Seated => self.target_pass(now, waiting, out),
                 Place::Unconfirmed => {
                     let host = self.targets.host(link).to_owned();
-                    self.targets.seats.want(volume, &host);
+                    self.targets.seats.want(volume, &host, false);
                     self.targets.crowded[UNSEATED].push_back(waiting);
                 }
                 Place::Elsewhere => {

@@ -45,7 +45,7 @@ impl Hosts {
             port: 3,
             path: Path::Optimized,
             others: Vec::new(),
-            reservations: true,
+            asks: true,
         };
         Hosts {
             unit,

@@ -145,6 +145,7 @@ impl State {
                         (1, Question::Reserve(_)) => Asked::Reserved(Err(Refusal::Conflict)),
                         (_, Question::Reserve(_)) => Asked::Reserved(Ok(())),
                         (_, Question::Report) => Asked::Table(&table),
+                        (_, Question::Activate) => panic!("no command of NVMe asks for that"),
                     },
                 );
             }

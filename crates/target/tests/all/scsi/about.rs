@@ -18,7 +18,7 @@ fn standard_inquiry_data() {
     let told = rig.read(&[0x12, 0, 0, 4, 0, 0], 1024);
     assert_eq!(told.residual, Residual::Under(1024 - 96));
     let expected = [
-        &hex("00 00 06 12 5b 10 10 02")[..],
+        &hex("00 00 06 12 5b 30 10 02")[..],
         b"GABION  VOLUME          1   ",
         &[0; 22],
         &hex("00a0 0460 04c0 0960"),
@@ -258,5 +258,43 @@ fn port_groups_of_all_gateways_are_reported() {
             let most = usize::from(allocation).min(room as usize);
             assert_eq!(groups(0, allocation, room), short[..short.len().min(most)]);
         }
+    }
+}
+
+/// SPC-4 6.45: a host makes the path that it wants to use optimized.
+#[test]
+fn a_host_sets_the_state_of_port_groups() {
+    const LENGTH: (u8, u8, u8) = (5, 0x1a, 0);
+    const FIELD: (u8, u8, u8) = (5, 0x26, 0);
+    let others = others(&[(2, Path::Optimized), (4, Path::Standby)]);
+    let unit = Unit { path: Path::Standby, others, ..unit(Format::Native512) };
+    let mut rig = Rig::fresh(unit);
+    assert_eq!(rig.read(&[0; 6], 0).sense, (6, 0x29, 0));
+    let mut set = |list: &str| {
+        let list = hex(list);
+        let before = rig.activated;
+        let told = rig.write(&[0xa4, 0x0a, 0, 0, 0, 0, 0, 0, 0, list.len() as u8, 0, 0], &list);
+        (told.sense, rig.activated - before)
+    };
+    let good = (0, 0, 0);
+    let table = [
+        ("", good, 0),
+        ("00000000 00000001", good, 1),
+        ("00000000 00000001 02000002", good, 1),
+        ("00000000 02000002 00000001 02000004", good, 1),
+        ("00000000 02000002", good, 0),
+        ("00000000", LENGTH, 0),
+        ("00000000 000000", LENGTH, 0),
+        ("00000000 00000001 02", LENGTH, 0),
+        ("00000000 02000001", FIELD, 0), // its own group leaves only for another one
+        ("00000000 00000002", FIELD, 0), // over this path, only its own group is activated
+        ("00000000 00000003", FIELD, 0), // no such group
+        ("00000000 02000003", FIELD, 0),
+        ("00000000 01000001", FIELD, 0), // active/non-optimized
+        ("00000000 0f000002", FIELD, 0),
+        ("00000000 00000001 0e000002", FIELD, 0),
+    ];
+    for (list, sense, activated) in table {
+        assert_eq!(set(list), (sense, activated), "{list}");
     }
 }

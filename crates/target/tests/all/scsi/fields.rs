@@ -115,6 +115,7 @@ const ROWS: &[Row] = &[
         12,
         &[(2, 7, 1), COUNT_12],
     ),
+    ("SET TARGET PORT GROUPS", 0xa4, Some(0x0a), 12, &[COUNT_12]),
     ("READ (12)", 0xa8, None, 12, &[DPO, FUA, FUA_NV, LBA_32, COUNT_12, GROUP_12]),
     ("WRITE (12)", 0xaa, None, 12, &[DPO, FUA, FUA_NV, LBA_32, COUNT_12, GROUP_12]),
     ("WRITE AND VERIFY (12)", 0xae, None, 12, &[DPO, BYTCHK_1, LBA_32, COUNT_12, GROUP_12]),
@@ -257,13 +258,13 @@ fn forms_of_one_command_go_with_service_actions() {
 #[test]
 fn unsupported_functions_of_the_volume_are_not_offered() {
     let mut plain = unit(Format::Native512);
-    plain.reservations = false;
+    plain.asks = false;
     let mut rig = Rig::fresh(plain);
     rig.read(&[0; 6], 0);
     let told = rig.read(&supported(0, 0, 0), 65535);
-    let gone = ROWS.iter().filter(|row| matches!(row.1, 0x5e | 0x5f)).count();
+    let gone = ROWS.iter().filter(|row| matches!(row.1, 0x5e | 0x5f | 0xa4)).count();
     assert_eq!(told.data.len(), 4 + 8 * (ROWS.len() - gone));
-    for opcode in [0x5e, 0x5f] {
+    for opcode in [0x5e, 0x5f, 0xa4] {
         let mut cdb = [0; 16];
         cdb[0] = opcode;
         assert_eq!(rig.read(&cdb, 0).sense, says::OPCODE);

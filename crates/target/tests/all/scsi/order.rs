@@ -161,6 +161,7 @@ fn all_commands_but_a_few_fail_in_standby() {
         (0xa3, 0x0a), // REPORT TARGET PORT GROUPS
         (0xa3, 0x0c), // REPORT SUPPORTED OPERATION CODES, and TASK MANAGEMENT FUNCTIONS
         (0xa3, 0x0d),
+        (0xa4, 0x0a), // SET TARGET PORT GROUPS
     ];
     let mut rig = standby();
     let all = rig.read(&[0xa3, 0x0c, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0], 4096).data;

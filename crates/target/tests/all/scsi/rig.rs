@@ -23,7 +23,7 @@ pub(crate) fn unit(format: Format) -> Unit {
         port: 1,
         path: Path::Optimized,
         others: Vec::new(),
-        reservations: true,
+        asks: true,
     }
 }
 
@@ -85,6 +85,8 @@ pub(crate) struct Rig {
     pub fails: Option<Failure>,
     /// Bytes of one piece of a transfer.
     pub piece: usize,
+    /// How often a host has made its path the active one.
+    pub activated: u32,
 }
 
 impl Rig {
@@ -115,6 +117,7 @@ impl Rig {
             did: Vec::new(),
             fails: None,
             piece: 512,
+            activated: 0,
         }
     }
 
@@ -177,6 +180,10 @@ impl Rig {
                             break answer;
                         }
                     };
+                }
+                Step::Activate => {
+                    self.activated += 1;
+                    break Answer::good();
                 }
                 Step::Reserve(change) => break self.reserve(host, &change),
                 Step::Report(report) => {
