@@ -405,6 +405,8 @@ pub enum Mutant {
     /// R19: a request of a host that has lost its seat gets the generation of the new map. (The
     /// tests of `node`.)
     RenewUnseated,
+    /// R16: the I/O queues of an NVMe controller stay when the link of its admin queue is gone.
+    QueuesLive,
 }
 
 impl Mutant {
@@ -601,6 +603,7 @@ impl Mutant {
         Mutant::ForgetDeletions,
         Mutant::BelieveNewer,
         Mutant::ForgetNamed,
+        Mutant::QueuesLive,
     ];
 }
 

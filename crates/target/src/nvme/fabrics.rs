@@ -100,6 +100,11 @@ impl Queue {
         if request.size == 0 || u32::from(request.size) >= self.limits.nvme_entries {
             return Err(field(SQSIZE));
         }
+        // A gateway without a map does not know its own name yet. A host whose Connect is refused
+        // because of a name would not come again.
+        if request.qid == 0 && subsystem.is_busy() {
+            return Err((Status::CONNECT_BUSY, 0));
+        }
         let host = name(data, HOSTNQN).ok_or(in_data(HOSTNQN))?;
         let asked = name(data, SUBNQN).ok_or(in_data(SUBNQN))?;
         let discovery = asked == DISCOVERY_NQN;
@@ -114,9 +119,6 @@ impl Queue {
         if request.qid == 0 {
             if cntlid != DYNAMIC {
                 return Err(in_data(CNTLID));
-            }
-            if subsystem.is_busy() {
-                return Err((Status::CONNECT_BUSY, 0));
             }
             let controller = Controller {
                 cntlid: self.opening.cntlid,

@@ -90,7 +90,9 @@ fn a_busy_gateway_takes_no_new_host() {
     let mut rig = set_up();
     rig.hosts.busy = true;
     let own = ident::nqn(CLUSTER);
-    assert_eq!(rig.connect(0, 0xffff, &own, Options::default()).0, BUSY);
+    for name in [&own, "a name that the gateway does not have yet"] {
+        assert_eq!(rig.connect(0, 0xffff, name, Options::default()).0, BUSY);
+    }
     assert_eq!(rig.connect(1, CNTLID, &own, Options::default()).0, 0, "a queue of a host it has");
 }
 
