@@ -127,6 +127,7 @@ impl Stage {
             transfer: self.plan.limits.nbd_payload,
             timed: !self.plan.limits.answer_within.is_zero() || self.is_hosts(index),
             reserved: self.may_be_reserved(op.volume),
+            elsewhere: self.may_be_elsewhere(index),
             lost: self.exposure.excuse.is_some() && self.is_in_loss(op),
             damaged: self.may_be_damaged(op)
                 && (!self.scanning

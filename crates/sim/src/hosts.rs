@@ -5,6 +5,7 @@
 
 mod fence;
 mod iscsi;
+mod multipath;
 mod nvme;
 mod play;
 
@@ -30,6 +31,8 @@ pub enum What {
     Swap,
     /// Changes the reservations of the volume.
     Reserve(Reserve),
+    /// Makes the path of this port group the one that the host uses.
+    Activate(u16),
 }
 
 /// A change of the reservations of a volume.
@@ -71,6 +74,11 @@ impl Command {
         let what = What::Reserve(Reserve { action, kind, keys });
         Command { id, what, sector: 0, sectors: 0, data: Vec::new() }
     }
+
+    /// Makes the path of this port group the one that the host uses.
+    pub fn activate(id: u32, group: u16) -> Command {
+        Command { id, what: What::Activate(group), sector: 0, sectors: 0, data: Vec::new() }
+    }
 }
 
 /// How a command ended.
@@ -86,6 +94,8 @@ pub enum Told {
     Attention,
     /// A reservation is in the way.
     Conflict,
+    /// Another gateway serves the host.
+    Elsewhere,
     /// Data is lost or can't be read.
     Unreadable,
     /// The volume is not there.

@@ -65,6 +65,8 @@ pub struct Case<'a> {
     pub timed: bool,
     /// A host may have reserved the volume.
     pub reserved: bool,
+    /// The operation is one of a host with two gateways.
+    pub elsewhere: bool,
     /// Another process was started under the client's name after the request.
     pub superseded: bool,
     /// The operation may have been done before: a write of it has arrived at servers twice.
@@ -93,7 +95,8 @@ pub fn in_order(error: BlockError, case: Case<'_>, denials: &Denials) -> bool {
         BlockError::Superseded => case.superseded,
         BlockError::Miscompare(at) => op.kind == Swap && at < op.sectors * base::SECTOR,
         BlockError::Reserved => !scan && case.reserved && !matches!(op.kind, Read | Extents),
-        BlockError::Misaligned | BlockError::ReadOnly | BlockError::Elsewhere => false,
+        BlockError::Elsewhere => !scan && case.elsewhere,
+        BlockError::Misaligned | BlockError::ReadOnly => false,
     }
 }
 
@@ -137,6 +140,7 @@ mod tests {
             damaged: false,
             timed: false,
             reserved: false,
+            elsewhere: false,
             superseded: false,
             repeated: false,
         }

@@ -8,6 +8,7 @@
 //! of a lost path takes effect before any request that follows when its gateway knows of the loss.
 
 use super::fence::{self, Fence, Next};
+use super::multipath::{self, Multipath};
 use super::{Command, Order, Seen, Shared, Told, What, iscsi, nvme};
 use crate::check::Failure;
 use crate::history::Record;
@@ -49,6 +50,8 @@ pub struct Initiator {
     stranded: Vec<u32>,
     /// Only for a host that excludes its former gateway.
     fence: Option<Fence>,
+    /// Only for a host with two gateways.
+    multipath: Option<Multipath>,
     prng: Prng,
 }
 
@@ -59,6 +62,9 @@ impl Initiator {
 
     /// Returns the paths over which I/O may be sent.
     fn usable(&self) -> Vec<u8> {
+        if let (true, Some(multipath)) = (self.plan.moves, &self.multipath) {
+            return multipath.path(self.is_up()).into_iter().collect();
+        }
         let fenced = |path: &u8| self.fence.as_ref().is_none_or(|f| f.path() == Some(*path));
         self.up.keys().copied().filter(fenced).collect()
     }
@@ -80,6 +86,7 @@ impl Stage {
                 paths: BTreeMap::new(),
                 stranded: Vec::new(),
                 fence: plan.fences().then(|| Fence::new(i as u8)),
+                multipath: plan.has_two_gateways().then(Multipath::default),
                 prng: Prng::new(self.plan.seed).fork(&format!("host{i}")),
             });
         }
@@ -127,6 +134,7 @@ impl Stage {
             PathFault::Again => Order::Again,
             PathFault::Abort => Order::Abort,
             PathFault::Deaf(ms) => Order::Deaf(Duration::from_millis(ms.into())),
+            PathFault::Leave if self.hosts[i].plan.moves => return self.change_path(i),
             PathFault::Leave => {
                 if let Some(fence) = &mut self.hosts[i].fence {
                     fence.go_over();
@@ -271,15 +279,21 @@ impl Stage {
                         fence.go_over();
                     }
                 }
-                let at_once = host.plan.kind.repeats_at_once();
+                let at_once = host.plan.repeats_at_once();
+                if let Some(multipath) = &mut host.multipath {
+                    multipath.gone(path);
+                }
                 if let Some((links, life)) = up {
                     host.broken.push(Broken { path, links, life, asked: asked.clone() });
                 }
                 asked.iter().for_each(|id| self.unanswered(*id as usize));
+                asked.iter().for_each(|id| self.is_over(i, path, *id));
                 asked.retain(|_| at_once);
                 asked.into_iter().for_each(|id| self.again(i, id));
                 self.fence_on(i);
             }
+            Seen::Answered(id, told) if id >= multipath::FIRST => self.activated(i, id, &told),
+            Seen::Aborted(id) if id >= multipath::FIRST => self.activated(i, id, &Told::Later),
             Seen::Aborted(id) if id >= fence::FIRST => {
                 if let Some(fence) = &mut host.fence {
                     fence.gone(path);
@@ -289,6 +303,7 @@ impl Stage {
             Seen::Aborted(id) => {
                 self.marks.meet("sim: an iscsi command was aborted");
                 self.unanswered(id as usize);
+                self.is_over(i, path, id);
                 self.over(id);
                 self.again(i, id);
             }
@@ -332,7 +347,7 @@ impl Stage {
             b.links.iter().all(|link| self.serves(gateway, b.life, *link))
         });
         self.hosts[i].broken = still;
-        let waits = !self.hosts[i].plan.kind.repeats_at_once();
+        let waits = !self.hosts[i].plan.repeats_at_once();
         for id in known.into_iter().flat_map(|b| b.asked) {
             self.over(id);
             if waits {
@@ -349,7 +364,8 @@ impl Stage {
         }
     }
 
-    /// Sends waiting commands again: over any path to the same gateway.
+    /// Sends waiting commands again: over any path to the same gateway, or if the host moves between
+    /// its gateways, over the path that it uses.
     fn send_stranded(&mut self, i: usize) {
         let waiting = std::mem::take(&mut self.hosts[i].stranded);
         for id in waiting {
@@ -357,7 +373,8 @@ impl Stage {
             let gateway = |path: u8| host.plan.gateways[usize::from(path)];
             let former = gateway(host.paths[&id]);
             let paths = host.usable();
-            let paths: Vec<u8> = paths.into_iter().filter(|p| gateway(*p) == former).collect();
+            let may = |path: &u8| host.plan.moves || gateway(*path) == former;
+            let paths: Vec<u8> = paths.into_iter().filter(may).collect();
             if paths.is_empty() {
                 host.stranded.push(id);
                 continue;
@@ -368,7 +385,8 @@ impl Stage {
     }
 
     fn repeat(&mut self, i: usize, path: u8, id: u32) {
-        let Record { client, kind, sector, sectors, .. } = self.history.ops[id as usize];
+        let Record { kind, sector, sectors, .. } = self.history.ops[id as usize];
+        let client = self.hosts[i].plan.gateways[usize::from(path)];
         let lives = self.volumes.iter().any(|v| v.id == self.hosts[i].volume);
         if lives
             && self.outstanding[usize::from(client)] < self.plan.depth
@@ -393,13 +411,14 @@ impl Stage {
         };
         // What comes with `true` tells the host to try again. (NVMe says of a reservation that it
         // should not.)
-        let at_once = self.hosts[i].plan.kind.repeats_at_once();
+        let at_once = self.hosts[i].plan.kind == HostKind::Nvme;
         let (result, again) = match told {
             Told::Done(data) => (Ok(&data[..]), false),
             Told::Conflict => (Err(BlockError::Reserved), !at_once),
             // Parts of it may be done.
             Told::Later => (Err(BlockError::TimedOut), true),
             Told::Full => (Err(BlockError::Full), true),
+            Told::Elsewhere => (Err(BlockError::Elsewhere), true),
             // It comes instead of any effect.
             Told::Attention => (Err(BlockError::Busy), true),
             Told::Unreadable => (Err(media()), false),
@@ -414,12 +433,96 @@ impl Stage {
         if let (Err(BlockError::Reserved), Some(fence)) = (result, &mut self.hosts[i].fence) {
             fence.lost_access(path);
         }
+        let done = result.is_ok();
         self.answered(index, result)?;
+        match done {
+            true => self.cut_others(i, path, index),
+            false => self.is_over(i, path, id),
+        }
+        if *told == Told::Elsewhere {
+            self.go_elsewhere(i, path);
+        }
         if again {
             self.again(i, id);
         }
         self.fence_on(i);
         Ok(())
+    }
+
+    /// Records that a command over this path is over for its host, and was not done.
+    fn is_over(&mut self, i: usize, path: u8, id: u32) {
+        let host = &mut self.hosts[i];
+        if let (true, Some(multipath)) = (host.plan.moves, &mut host.multipath) {
+            multipath.is_over(id, path);
+        }
+    }
+
+    /// A command over this path is done. So no command that was over before, and that the host had
+    /// sent through the other gateway, takes effect any more.
+    fn cut_others(&mut self, i: usize, path: u8, done: usize) {
+        let Some(multipath) = &mut self.hosts[i].multipath else { return };
+        let (ops, invoked) = (&self.history.ops, self.history.ops[done].invoked);
+        let over = multipath.take_over(path, |id| ops[id as usize].invoked < invoked);
+        let moment = self.history.tick();
+        for id in over {
+            self.marks.meet("sim: a host has moved to another gateway");
+            self.history.ops[id as usize].cut.get_or_insert(moment);
+        }
+    }
+
+    /// The gateway of this path does not serve the host: it uses the other path, or activates this
+    /// one.
+    fn go_elsewhere(&mut self, i: usize, path: u8) {
+        let host = &mut self.hosts[i];
+        let nvme = host.plan.kind == HostKind::Nvme;
+        let other = host.is_up()[usize::from(1 - path)];
+        let changes = host.plan.moves && other && (nvme || host.prng.chance(0.5));
+        match &mut host.multipath {
+            Some(multipath) if changes => multipath.use_path(1 - path),
+            Some(_) if !nvme => self.activate(i, path),
+            _ => {}
+        }
+    }
+
+    /// Lets a host use its other path.
+    fn change_path(&mut self, i: usize) {
+        let Some(path) = self.hosts[i].usable().first().copied() else { return };
+        if let Some(multipath) = &mut self.hosts[i].multipath {
+            multipath.use_path(1 - path);
+        }
+        if self.hosts[i].plan.kind == HostKind::Iscsi {
+            self.activate(i, 1 - path);
+        }
+    }
+
+    /// Sends the command that activates a path, if the path is up.
+    fn activate(&mut self, i: usize, path: u8) {
+        let gateway = self.hosts[i].plan.gateways[usize::from(path)];
+        let number = self.sdc(gateway).and_then(|sdc| sdc.map().my_number());
+        let host = &mut self.hosts[i];
+        if let (true, Some(number)) = (host.is_up()[usize::from(path)], number)
+            && let Some(multipath) = &mut host.multipath
+            && let Some(command) = multipath.activate(path, target::ident::port(number))
+        {
+            self.order_path(i, path, Order::Send(command));
+        }
+    }
+
+    /// A command that activates a path has ended.
+    fn activated(&mut self, i: usize, id: u32, told: &Told) {
+        if let Some(multipath) = &mut self.hosts[i].multipath {
+            multipath.activated(id);
+        }
+        if matches!(told, Told::Done(_)) {
+            self.marks.meet("sim: a host has activated a path");
+            self.send_stranded(i);
+        }
+    }
+
+    /// Returns true for an operation of a host with two gateways.
+    pub(crate) fn may_be_elsewhere(&self, index: usize) -> bool {
+        let mut hosts = self.hosts.iter().filter(|host| host.multipath.is_some());
+        hosts.any(|host| host.paths.contains_key(&(index as u32)))
     }
 
     /// Sends the next request about the reservation of a host's volume.

@@ -16,19 +16,6 @@ pub enum HostKind {
     Nvme,
 }
 
-impl HostKind {
-    /// Returns true if the paths of a host may lead to two clients.
-    fn may_have_two_gateways(self) -> bool {
-        self == HostKind::Iscsi
-    }
-
-    /// Returns true if a host repeats the commands of a lost path at once, and does not wait until
-    /// its gateway knows of the loss.
-    pub fn repeats_at_once(self) -> bool {
-        self == HostKind::Nvme
-    }
-}
-
 /// A host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HostPlan {
@@ -38,6 +25,9 @@ pub struct HostPlan {
     pub gateways: [u8; 2],
     /// Index of the volume in the plan.
     pub volume: u8,
+    /// If it has two gateways: it repeats the commands of a lost path at once through the other
+    /// gateway. Otherwise it excludes the former one first, with reservations.
+    pub moves: bool,
 }
 
 impl HostPlan {
@@ -46,9 +36,15 @@ impl HostPlan {
         self.gateways[0] != self.gateways[1]
     }
 
+    /// Returns true if it repeats the commands of a lost path at once, and does not wait until its
+    /// gateway knows of the loss.
+    pub fn repeats_at_once(&self) -> bool {
+        self.kind == HostKind::Nvme || self.moves
+    }
+
     /// Returns true if it excludes the former gateway before it uses the other one.
     pub fn fences(&self) -> bool {
-        self.has_two_gateways() && self.kind == HostKind::Iscsi
+        self.has_two_gateways() && !self.moves
     }
 }
 
@@ -69,9 +65,10 @@ pub enum PathFault {
 
 impl fmt::Display for HostPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let HostPlan { kind, gateways: [first, second], volume } = self;
-        let word = if *kind == HostKind::Nvme { " nvme" } else { "" };
-        write!(f, "{first} {second} {volume}{word}")
+        let HostPlan { kind, gateways: [first, second], volume, moves } = self;
+        let kind = if *kind == HostKind::Nvme { " nvme" } else { "" };
+        let moves = if *moves { " moves" } else { "" };
+        write!(f, "{first} {second} {volume}{kind}{moves}")
     }
 }
 
@@ -79,15 +76,20 @@ impl FromStr for HostPlan {
     type Err = anyhow::Error;
     fn from_str(s: &str) -> Result<HostPlan> {
         let words: Vec<&str> = s.split_whitespace().collect();
-        let (kind, [first, second, volume]) = match words[..] {
-            [a, b, c] => (HostKind::Iscsi, [a, b, c]),
-            [a, b, c, "nvme"] => (HostKind::Nvme, [a, b, c]),
-            _ => bail!("three numbers are needed, and `nvme` for a host that uses NVMe"),
+        let [first, second, volume, ref rest @ ..] = words[..] else {
+            bail!("three numbers are needed")
+        };
+        let (kind, moves) = match rest {
+            [] => (HostKind::Iscsi, false),
+            ["moves"] => (HostKind::Iscsi, true),
+            ["nvme"] => (HostKind::Nvme, false),
+            ["nvme", "moves"] => (HostKind::Nvme, true),
+            _ => bail!("after the numbers come `nvme` and `moves`, or one of them"),
         };
         let gateways = [first.parse()?, second.parse()?];
-        let plan = HostPlan { kind, gateways, volume: volume.parse()? };
-        if plan.has_two_gateways() && !kind.may_have_two_gateways() {
-            bail!("the paths of an NVMe host lead to one client");
+        let plan = HostPlan { kind, gateways, volume: volume.parse()?, moves };
+        if plan.fences() && kind == HostKind::Nvme {
+            bail!("an NVMe host with two gateways moves between them");
         }
         Ok(plan)
     }
@@ -129,9 +131,15 @@ fn draw_kinds(plan: &mut Plan, root: &Prng) {
         if r.chance(0.85) {
             host.kind = HostKind::Nvme;
         }
-        if !host.kind.may_have_two_gateways() {
-            host.gateways[1] = host.gateways[0];
-        }
+    }
+}
+
+/// Lets most of the hosts with two gateways move between them.
+fn draw_moves(plan: &mut Plan, root: &Prng) {
+    let mut r = root.fork("gateways of hosts");
+    for host in &mut plan.hosts {
+        let moves = r.chance(0.6) || host.kind == HostKind::Nvme;
+        host.moves = moves && host.has_two_gateways();
     }
 }
 
@@ -147,9 +155,11 @@ pub(super) fn draw(plan: &mut Plan, root: &Prng) {
         let first = r.below(plan.clients.into()) as u8;
         let second = if r.chance(0.6) { r.below(plan.clients.into()) as u8 } else { first };
         let volume = r.below(plan.volumes.len() as u64) as u8;
-        plan.hosts.push(HostPlan { kind: HostKind::Iscsi, gateways: [first, second], volume });
+        let (kind, gateways) = (HostKind::Iscsi, [first, second]);
+        plan.hosts.push(HostPlan { kind, gateways, volume, moves: false });
     }
     draw_kinds(plan, root);
+    draw_moves(plan, root);
     let every = *r.pick(&[15u64, 60, 250, 1500]);
     let mut at = Duration::ZERO;
     loop {

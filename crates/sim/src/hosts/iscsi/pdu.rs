@@ -119,6 +119,7 @@ impl Command {
             What::Zero { hole } => Command::zero(id, sector, sectors, hole),
             What::Swap => Command::compare_and_write(id, sector, sectors, data),
             What::Reserve(reserve) => Command::persist(id, reserve),
+            What::Activate(group) => Command::activate(id, group),
         }
     }
 
@@ -167,6 +168,14 @@ impl Command {
         data.resize(24, 0);
         Command { id, cdb, reads: 0, data }
     }
+
+    /// SET TARGET PORT GROUPS: this group becomes active/optimized.
+    fn activate(id: u32, group: u16) -> Command {
+        let mut cdb = [0; 16];
+        (cdb[0], cdb[1], cdb[9]) = (0xa4, 0x0a, 8);
+        let [high, low] = group.to_be_bytes();
+        Command { id, cdb, reads: 0, data: vec![0, 0, 0, 0, 0, 0, high, low] }
+    }
 }
 
 /// The status of a command.
@@ -199,6 +208,7 @@ impl Status {
             (0, _) => Told::Done(data),
             (0x18, _) => Told::Conflict,
             (0x08 | 0x28, _) | (2, Some((2, 0x04, 0x01))) => Told::Later,
+            (2, Some((2, 0x04, 0x0b))) => Told::Elsewhere,
             (2, Some((2, 0x04, 0x14))) => Told::Full,
             (2, Some((6, ..))) => Told::Attention,
             (2, Some((3, ..))) => Told::Unreadable,

@@ -212,7 +212,7 @@ mod tests {
         let len = match what {
             What::Write => 2 * SECTOR,
             What::Swap => 4 * SECTOR,
-            What::Read | What::Zero { .. } | What::Reserve(_) => 0,
+            What::Read | What::Zero { .. } | What::Reserve(_) | What::Activate(_) => 0,
         };
         let mut out = Vec::new();
         let data = (0..len).map(|i| i as u8).collect();

@@ -222,7 +222,7 @@ impl Part {
                     Part::with(blocks(0x01).put(1, &[0x42]), new.to_vec()),
                 ]
             }
-            What::Reserve(_) => unreachable!("a host with one gateway reserves nothing"),
+            What::Reserve(_) | What::Activate(_) => unreachable!("only iSCSI hosts do"),
         }
     }
 

@@ -30,9 +30,10 @@ impl Status {
     pub(super) fn told(self, data: Vec<u8>) -> Told {
         match (self.0 & CODE, self.0 & DNR != 0) {
             (0x000, _) => Told::Done(data),
-            // The namespace is not ready, the command was interrupted, and the path does not serve
-            // the namespace. Parts of the command may be done.
-            (0x082 | 0x021 | 0x302 | 0x303, false) => Told::Later,
+            // The namespace is not ready, or the command was interrupted. Parts of the command may be
+            // done.
+            (0x082 | 0x021, false) => Told::Later,
+            (0x302, false) => Told::Elsewhere,
             (0x083, true) => Told::Conflict,
             (0x00b, true) => Told::NoVolume,
             (0x080, true) => Told::OutOfRange,
@@ -60,8 +61,9 @@ mod tests {
 
     #[test]
     fn what_heals_is_repeated_and_no_temporary_failure_is_final() {
-        for status in [0x082, 0x1882, 0x021, 0x821, 0x302, 0x303] {
-            assert_eq!(Status(status).told(Vec::new()), Told::Later);
+        for status in [0x082, 0x1882, 0x021, 0x821, 0x302] {
+            let told = if status == 0x302 { Told::Elsewhere } else { Told::Later };
+            assert_eq!(Status(status).told(Vec::new()), told);
             let never = Status(status | DNR).told(Vec::new());
             assert!(matches!(never, Told::Strange(_)), "{status:#x}: {never:?}");
         }
