@@ -1,4 +1,5 @@
-//! Plans with hosts that have two paths to a volume, by iSCSI or NVMe, and the faults of these paths.
+//! Plans with hosts that have two paths to a volume, by iSCSI or NVMe, and the faults of these
+//! paths.
 
 use super::{Action, Plan, Timed};
 use anyhow::{Result, bail};

@@ -3,7 +3,7 @@
 //!
 //! Invariants: one step is under way at a time. A target that breaks the protocol is reported.
 
-use super::io::{Io, Shape};
+use super::io::{Io, SUCCESS, Shape};
 use super::pdu::{Entry, Host, Pdu, from_target, le16, le32};
 use super::status::Status;
 use crate::hosts::{Command, Seen};
@@ -150,9 +150,14 @@ impl Controller {
             }
             (Queue::Admin, from_target::DATA, _) => {
                 self.identified.extend_from_slice(data);
-                Ok(())
+                match head[1] & SUCCESS {
+                    0 => Ok(()),
+                    _ => self.answered((le16(head, 8), Status(0), 0), out),
+                }
             }
-            (Queue::Admin, from_target::RESPONSE, _) => self.answered(head, out),
+            (Queue::Admin, from_target::RESPONSE, _) => {
+                self.answered((le16(head, 20), Status::of(head), le32(head, 8)), out)
+            }
             (_, kind, _) => Err(format!("a PDU of type {kind:#x} to {queue:?}: {head:x?}")),
         };
         if let Err(wrong) = result {
@@ -194,9 +199,12 @@ impl Controller {
         Ok(())
     }
 
-    /// Handles an answer on the admin queue.
-    fn answered(&mut self, head: &[u8], out: &mut Vec<Step>) -> Result<(), String> {
-        let (cid, status, result) = (le16(head, 20), Status::of(head), le32(head, 8));
+    /// Handles the answer to a command of the admin queue, with its dword 0.
+    fn answered(
+        &mut self,
+        (cid, status, result): (u16, Status, u32),
+        out: &mut Vec<Step>,
+    ) -> Result<(), String> {
         let Some(ask) = self.asked.remove(&cid) else {
             return Err(format!("answers {cid:#x} of the admin queue, which nobody asked"));
         };

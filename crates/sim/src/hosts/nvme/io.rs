@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// Flag of a data PDU: it is the last one of its command.
 const LAST: u8 = 1 << 2;
 /// Flag of a data PDU: the command is done, and no answer follows.
-const SUCCESS: u8 = 1 << 3;
+pub(super) const SUCCESS: u8 = 1 << 3;
 
 /// A command that was sent.
 #[derive(Debug)]
