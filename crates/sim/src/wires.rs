@@ -293,7 +293,8 @@ impl World {
         let [frames, all] = &mut self.sent[id.0];
         (*frames, *all) = (*frames + 1, *all + bytes);
         self.overhear(ends.map_or(id, |ends| ends[1 - side]), &head, &body);
-        let (head, body) = self.damage(head, body);
+        let port = self.conns[index as usize].as_ref().map(|conn| conn.port);
+        let (head, body) = self.damage(port, head, body);
         let conn = self.conns[index as usize].as_mut().expect("the link is up");
         let lane = &mut conn.lanes[side];
         let queued = lane.bytes + bytes;
@@ -331,8 +332,9 @@ impl World {
     }
 
     /// Flips a bit now and then, but only one that a checksum covers.
-    fn damage(&mut self, head: Head, body: Buf) -> (Head, Buf) {
+    fn damage(&mut self, port: Option<Port>, head: Head, body: Buf) -> (Head, Buf) {
         if !hit(&mut self.net_prng, self.weather.flip_ppm)
+            || port != Some(Port::Ours)
             || head.as_slice().len() != wire::header::HEADER
         {
             return (head, body);
