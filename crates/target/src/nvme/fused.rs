@@ -99,7 +99,8 @@ impl Queue {
         let Some(First::Waits(first)) = self.first else { return };
         let late = |since: Time| now.since(since) >= self.patience();
         if self.table.since(first).is_some_and(late) {
-            self.fused_fails(first, Status::MISSING_FUSED, turn);
+            // The second one may be on its way, so the host should repeat both.
+            self.fused_fails(first, Status::NOT_READY, turn);
         }
     }
 
