@@ -1,25 +1,102 @@
-//! Hosts with iSCSI sessions to clients: a node for each host, which logs in at two gateways, sends
-//! the commands that it is told to, and logs in again when a session is gone. The owner decides
-//! what becomes of the commands of a lost session, as dm-multipath would.
+//! Hosts that use volumes through clients by iSCSI ([`iscsi`]) or NVMe/TCP ([`nvme`]): a node for
+//! each host, which connects over two paths, sends the commands that it is told to, and connects
+//! again when a path is gone. The owner ([`play`]) decides what becomes of the commands of a lost
+//! path, as the multipath drivers of Linux would.
 
 mod fence;
-mod pdu;
+mod iscsi;
+mod nvme;
 mod play;
-mod session;
 
-pub use pdu::{Command, PduFramer, Told};
 pub use play::Initiator;
 
-use crate::host_link::{AGAIN, HostLink};
-use base::{LinkId, Time};
-use pdu::{Pdu, data_len, from_target};
-use seam::{Buf, Effect, Effects, Event, Head, Node, Port};
-use session::{Session, Step};
-use std::cell::RefCell;
+use base::LinkId;
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
-use std::rc::Rc;
 use std::time::Duration;
+
+/// What a command does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum What {
+    /// Reads.
+    Read,
+    /// Writes.
+    Write,
+    /// Writes zeros; with `hole`, the space may be freed.
+    Zero {
+        /// The space may be freed.
+        hole: bool,
+    },
+    /// Compares with the first half of the data, and writes the second half.
+    Swap,
+    /// Changes the reservations of the volume.
+    Reserve(Reserve),
+}
+
+/// A change of the reservations of a volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reserve {
+    /// The service action of PERSISTENT RESERVE OUT.
+    pub action: u8,
+    /// The type of the reservation.
+    pub kind: u8,
+    /// The host's key, and another one that the action needs.
+    pub keys: [u64; 2],
+}
+
+/// A command.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Command {
+    /// Its name for the owner. No two commands of a host have the same.
+    pub id: u32,
+    /// What it does.
+    pub what: What,
+    /// The first sector.
+    pub sector: u32,
+    /// The number of sectors.
+    pub sectors: u32,
+    /// The data that it brings.
+    pub data: Vec<u8>,
+}
+
+impl What {
+    /// Returns the number of NVMe commands that do it.
+    fn commands(self) -> usize {
+        if self == What::Swap { 2 } else { 1 }
+    }
+}
+
+impl Command {
+    /// A change of reservations.
+    pub fn reserve(id: u32, action: u8, kind: u8, keys: [u64; 2]) -> Command {
+        let what = What::Reserve(Reserve { action, kind, keys });
+        Command { id, what, sector: 0, sectors: 0, data: Vec::new() }
+    }
+}
+
+/// How a command ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Told {
+    /// It is done, and this data was read.
+    Done(Vec<u8>),
+    /// It should be repeated. Parts of it may be done.
+    Later,
+    /// The same, as there is no space.
+    Full,
+    /// It should be repeated: the host is told something about the volume instead.
+    Attention,
+    /// A reservation is in the way.
+    Conflict,
+    /// Data is lost or can't be read.
+    Unreadable,
+    /// The volume is not there.
+    NoVolume,
+    /// The volume is too short.
+    OutOfRange,
+    /// The data differs from what is expected, first in this byte, if the gateway says that.
+    Differs(Option<u32>),
+    /// The gateway said something else.
+    Strange(String),
+}
 
 /// An order to a path.
 #[derive(Debug)]
@@ -28,8 +105,8 @@ pub enum Order {
     Send(Command),
     /// Close the connection.
     Close,
-    /// Give the session up without closing its connection, and log in again with the same session
-    /// id: the gateway has to end the older session.
+    /// Give the connection up without closing it, and connect again. By iSCSI the host uses the
+    /// same session id: the gateway has to end the older session. By NVMe it is another controller.
     Again,
     /// Stop reading for this long.
     Deaf(Duration),
@@ -40,13 +117,15 @@ pub enum Order {
 /// An event on a path.
 #[derive(Debug)]
 pub enum Seen {
-    /// The host is logged in.
+    /// Commands can be sent.
     LoggedIn,
     /// A command was answered.
     Answered(u32, Told),
     /// A command was aborted.
     Aborted(u32),
-    /// The session is given up, and these commands are unanswered.
+    /// A command was not aborted, and will be answered.
+    Kept,
+    /// The path is given up, and these commands are unanswered.
     Gone(Vec<u32>),
     /// The gateway broke the protocol.
     Wrong(String),
@@ -59,179 +138,6 @@ pub struct Shared {
     pub orders: VecDeque<(u8, Order)>,
     /// Events that the owner has not taken yet.
     pub seen: Vec<(u8, Seen)>,
-    /// The link of each path that is logged in.
-    pub links: BTreeMap<u8, LinkId>,
-}
-
-#[derive(Debug)]
-struct Path {
-    link: HostLink,
-    /// None until the host is logged in.
-    session: Option<Session>,
-    /// Connections of sessions that were given up.
-    abandoned: Vec<LinkId>,
-}
-
-/// The node of a host.
-pub struct Host {
-    shared: Rc<RefCell<Shared>>,
-    name: String,
-    target: String,
-    paths: Vec<Path>,
-    dials: u64,
-}
-
-impl Host {
-    /// Creates a host with this name, and one path to the target at each of these addresses.
-    pub fn new(
-        shared: Rc<RefCell<Shared>>,
-        name: String,
-        target: String,
-        to: impl IntoIterator<Item = SocketAddr>,
-    ) -> Host {
-        let path = |to| Path {
-            link: HostLink::new(to, node::sdc::ISCSI),
-            session: None,
-            abandoned: Vec::new(),
-        };
-        Host { shared, name, target, paths: to.into_iter().map(path).collect(), dials: 0 }
-    }
-
-    fn tell(&self, i: usize, seen: Seen) {
-        self.shared.borrow_mut().seen.push((i as u8, seen));
-    }
-
-    fn of_link(&self, link: LinkId) -> Option<usize> {
-        self.paths.iter().position(|path| path.link.id() == Some(link))
-    }
-
-    /// Ends the session of a path, whose next login is at this time.
-    fn gone(&mut self, i: usize, dial_at: Time) {
-        let path = &mut self.paths[i];
-        path.link.give_up(dial_at);
-        if let Some(session) = path.session.take() {
-            self.shared.borrow_mut().links.remove(&(i as u8));
-            self.tell(i, Seen::Gone(session.unanswered()));
-        }
-    }
-
-    fn close(&mut self, now: Time, i: usize, out: &mut Effects) {
-        if let Some(link) = self.paths[i].link.id() {
-            out.push(Effect::Close { link });
-            self.gone(i, now + AGAIN);
-        }
-    }
-
-    fn carry_out(&mut self, now: Time, i: usize, steps: Vec<Step>, out: &mut Effects) {
-        for step in steps {
-            match (step, self.paths[i].link.id()) {
-                (Step::Send(pdu), Some(link)) => send(link, &pdu, out),
-                (Step::Tell(seen), _) => self.tell(i, seen),
-                (Step::Leave, _) => self.close(now, i, out),
-                (Step::Send(_), None) => {}
-            }
-        }
-    }
-
-    fn frame(&mut self, now: Time, i: usize, bhs: &[u8], body: &[u8], out: &mut Effects) {
-        let data = &body[..data_len(bhs)];
-        let Some(link) = self.paths[i].link.id() else { return };
-        match &mut self.paths[i].session {
-            None => {
-                if bhs[0] != from_target::LOGIN {
-                    return self.tell(i, Seen::Wrong(format!("{:#x} in a login", bhs[0])));
-                }
-                // The volume is missing, or not mapped to this client: try again later.
-                if (bhs[36], bhs[37]) != (0, 0) {
-                    out.push(Effect::Close { link });
-                    return self.gone(i, now + AGAIN * 10);
-                }
-                self.paths[i].session = Some(Session::new(bhs, data));
-                for link in std::mem::take(&mut self.paths[i].abandoned) {
-                    out.push(Effect::Close { link });
-                }
-                self.shared.borrow_mut().links.insert(i as u8, link);
-                self.tell(i, Seen::LoggedIn);
-            }
-            Some(session) => {
-                let mut steps = Vec::new();
-                session.pdu(bhs, data, &mut steps);
-                self.carry_out(now, i, steps, out);
-            }
-        }
-    }
-
-    fn order(&mut self, now: Time, i: usize, order: Order, out: &mut Effects) {
-        let path = &mut self.paths[i];
-        let mut steps = Vec::new();
-        match (order, &mut path.session) {
-            (Order::Send(command), Some(session)) => session.command(command, &mut steps),
-            (Order::Send(command), None) => self.tell(i, Seen::Gone(vec![command.id])),
-            (Order::Close, _) => return self.close(now, i, out),
-            (Order::Again, Some(_)) => {
-                path.abandoned.extend(path.link.id());
-                return self.gone(i, now);
-            }
-            (Order::Deaf(time), Some(_)) => path.link.pause(now + time, out),
-            (Order::Abort, Some(session)) => session.abort(&mut steps),
-            (Order::Again | Order::Deaf(_) | Order::Abort, None) => {}
-        }
-        self.carry_out(now, i, steps, out);
-    }
-}
-
-fn send(link: LinkId, pdu: &Pdu, out: &mut Effects) {
-    let body = if pdu.data.is_empty() { Buf::EMPTY } else { out.copy(&pdu.data) };
-    out.send(link, Head::new(&pdu.bhs), body);
-}
-
-impl Node for Host {
-    type Framer = PduFramer;
-
-    fn framer(&mut self, _: Port) -> PduFramer {
-        PduFramer
-    }
-
-    fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects) {
-        match event {
-            Event::LinkUp { link, dial, .. } => {
-                let Some(i) = self.paths.iter_mut().position(|p| p.link.is_up(dial, link)) else {
-                    return out.push(Effect::Close { link });
-                };
-                send(link, &Pdu::login(&self.name, i as u8, &self.target), out);
-            }
-            Event::LinkDown { link, .. } => {
-                self.paths.iter_mut().for_each(|path| path.abandoned.retain(|of| *of != link));
-                if let Some(i) = self.of_link(link) {
-                    self.gone(i, now + AGAIN);
-                }
-            }
-            Event::DialFailed { dial, .. } => {
-                self.paths.iter_mut().for_each(|p| p.link.dial_failed(dial, now));
-            }
-            Event::Frame { link, head, body } => {
-                if let Some(i) = self.of_link(link) {
-                    self.frame(now, i, head, &body, out);
-                }
-            }
-            Event::Tick
-            | Event::Request { .. }
-            | Event::Withdraw { .. }
-            | Event::DiskDone { .. } => {}
-        }
-    }
-
-    fn flush(&mut self, now: Time, out: &mut Effects) {
-        let orders = std::mem::take(&mut self.shared.borrow_mut().orders);
-        for (i, order) in orders {
-            self.order(now, usize::from(i), order, out);
-        }
-        for path in &mut self.paths {
-            path.link.flush(now, &mut self.dials, out);
-        }
-    }
-
-    fn wake_at(&self) -> Option<Time> {
-        self.paths.iter().filter_map(|p| p.link.wake_at()).min()
-    }
+    /// The links of each path over which commands can be sent.
+    pub links: BTreeMap<u8, Vec<LinkId>>,
 }

@@ -47,7 +47,7 @@ use base::{Limits, Policy};
 use std::fmt;
 use std::time::Duration;
 
-pub use hosts::{HostPlan, PathFault};
+pub use hosts::{HostKind, HostPlan, PathFault};
 pub use totals::Totals;
 
 /// A process, named by its role and number.
@@ -191,7 +191,7 @@ pub enum Action {
     /// Kill the programs that use a volume through a client, and start them again: (client,
     /// volume). The requests of the former ones are withdrawn.
     Withdraw(u8, u8),
-    /// A fault of a path of an iSCSI host: (host, path, fault).
+    /// A fault of a path of a host: (host, path, fault).
     Path(u8, u8, PathFault),
     /// Put the server of this device into maintenance; true: protected, so its
     /// data moves away first.
@@ -366,7 +366,7 @@ pub struct Plan {
     pub depth: u32,
     /// Number of NBD connections to each client.
     pub nbd: u8,
-    /// iSCSI hosts.
+    /// Hosts that use iSCSI or NVMe.
     pub hosts: Vec<HostPlan>,
     /// The limits and the tuning of devices are the shipped ones; else they are minimal.
     pub shipped: bool,

@@ -146,7 +146,7 @@ pub struct Stage {
     pub(crate) rescue: Rescue,
     /// NBD connections, by client; empty if the plan has none.
     pub(crate) outlets: Vec<Outlet>,
-    /// iSCSI hosts.
+    /// Hosts that use iSCSI or NVMe.
     pub(crate) hosts: Vec<Initiator>,
     /// By client: whether its newest incarnation is at its second place.
     pub(crate) elsewhere: Vec<bool>,

@@ -9,14 +9,12 @@
 //! while it believes that this path is registered and that the volume is reserved. It never gives
 //! the reservation up before the end, so that belief is only wrong if the path was preempted.
 
-use super::pdu::{Command, Told};
+use super::{Command, Told};
 
 /// First id of these commands.
 pub(super) const FIRST: u32 = 1 << 30;
 /// The type of the reservation: write exclusive, registrants only.
 const KIND: u8 = 5;
-const CONFLICT: u8 = 0x18;
-const UNIT_ATTENTION: u8 = 6;
 
 /// A request to the reservations of the volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -126,10 +124,10 @@ impl Fence {
         self.asking = Some((id, path, ask));
         let [own, other] = [path, 1 - path].map(|p| self.key + u64::from(p));
         let command = match ask {
-            Ask::Register => Command::persist(id, 6, 0, [0, own]),
-            Ask::Reserve => Command::persist(id, 1, KIND, [own, 0]),
-            Ask::Preempt => Command::persist(id, 4, KIND, [own, other]),
-            Ask::Clear => Command::persist(id, 3, 0, [own, 0]),
+            Ask::Register => Command::reserve(id, 6, 0, [0, own]),
+            Ask::Reserve => Command::reserve(id, 1, KIND, [own, 0]),
+            Ask::Preempt => Command::reserve(id, 4, KIND, [own, other]),
+            Ask::Clear => Command::reserve(id, 3, 0, [own, 0]),
         };
         Some((path, command))
     }
@@ -164,9 +162,9 @@ impl Fence {
             return Next::Later; // over a session that was given up
         };
         let (here, there) = (usize::from(path), usize::from(1 - path));
-        self.unsettled[here] &= !matches!(told.status, 0 | CONFLICT);
-        match (told.status, told.sense) {
-            (0, _) => match ask {
+        self.unsettled[here] &= !matches!(told, Told::Done(_) | Told::Conflict);
+        match told {
+            Told::Done(_) => match ask {
                 Ask::Register => (self.registered[here], self.cleared) = (true, false),
                 Ask::Reserve => self.reserved = true,
                 Ask::Clear => (self.registered, self.cleared) = ([false; 2], true),
@@ -175,8 +173,8 @@ impl Fence {
                     return Next::Excluded(1 - path);
                 }
             },
-            (_, Some((UNIT_ATTENTION, ..))) => return Next::Go,
-            (CONFLICT, _) => match ask {
+            Told::Attention => return Next::Go,
+            Told::Conflict => match ask {
                 // Another host's reservation is of the same type. Before the host believes that,
                 // it makes sure that its own registration was not in the way.
                 Ask::Reserve if self.refused => self.reserved = true,
@@ -199,23 +197,28 @@ impl Fence {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hosts::What;
 
-    fn told(status: u8, sense: Option<(u8, u8, u8)>) -> Told {
-        Told { status, sense, information: 0, data: Vec::new() }
+    const DONE: Told = Told::Done(Vec::new());
+
+    /// Returns the service action of a request.
+    fn action_of(command: &Command) -> u8 {
+        let What::Reserve(reserve) = command.what else { panic!("{command:?}") };
+        reserve.action
     }
 
     /// Takes the next request, which has this action and goes over this path, and answers it.
-    fn ask(fence: &mut Fence, path: u8, action: u8, status: u8) -> Next {
+    fn ask(fence: &mut Fence, path: u8, action: u8, told: Told) -> Next {
         let (over, command) = fence.next([true; 2]).expect("it has a request");
-        assert_eq!((over, command.cdb[1]), (path, action));
+        assert_eq!((over, action_of(&command)), (path, action));
         assert_eq!(fence.next([true; 2]), None, "one at a time");
-        fence.answered(command.id, &told(status, None))
+        fence.answered(command.id, &told)
     }
 
     fn ready() -> Fence {
         let mut fence = Fence::new(3);
         for (path, action) in [(0, 6), (1, 6), (0, 1)] {
-            assert_eq!((fence.path(), ask(&mut fence, path, action, 0)), (None, Next::Go));
+            assert_eq!((fence.path(), ask(&mut fence, path, action, DONE)), (None, Next::Go));
         }
         assert_eq!((fence.path(), fence.next([true; 2])), (Some(0), None));
         fence
@@ -225,11 +228,11 @@ mod tests {
     fn a_host_moves_when_its_former_path_is_excluded_and_back_when_that_is_registered_again() {
         let mut fence = ready();
         fence.go_over();
-        assert_eq!(ask(&mut fence, 1, 4, 0), Next::Excluded(0));
+        assert_eq!(ask(&mut fence, 1, 4, DONE), Next::Excluded(0));
         assert_eq!(fence.path(), Some(1));
         fence.go_over();
-        assert_eq!(ask(&mut fence, 0, 6, 0), Next::Go, "before it could preempt");
-        assert_eq!(ask(&mut fence, 0, 4, 0), Next::Excluded(1));
+        assert_eq!(ask(&mut fence, 0, 6, DONE), Next::Go, "before it could preempt");
+        assert_eq!(ask(&mut fence, 0, 4, DONE), Next::Excluded(1));
     }
 
     #[test]
@@ -239,23 +242,29 @@ mod tests {
         fence.next([true; 2]).unwrap();
         fence.gone(1);
         assert_eq!(fence.path(), None, "it may be done");
-        assert_eq!(ask(&mut fence, 0, 6, 0), Next::Go);
+        assert_eq!(ask(&mut fence, 0, 6, DONE), Next::Go);
         assert_eq!((fence.path(), fence.next([true; 2])), (Some(0), None));
         fence.go_over();
-        assert_eq!(ask(&mut fence, 1, 4, CONFLICT), Next::Go, "who knows since when it is gone");
+        assert_eq!(
+            ask(&mut fence, 1, 4, Told::Conflict),
+            Next::Go,
+            "who knows since when it is gone"
+        );
         assert_eq!(fence.path(), None);
-        assert_eq!(ask(&mut fence, 0, 6, 0), Next::Go);
+        assert_eq!(ask(&mut fence, 0, 6, DONE), Next::Go);
         assert_eq!(fence.path(), Some(0));
     }
 
     #[test]
     fn a_reservation_of_another_host_is_as_good_if_the_own_registration_is_there() {
         let mut fence = Fence::new(0);
-        for (path, action, status) in [(0, 6, 0), (1, 6, 0), (0, 1, CONFLICT), (0, 6, 0)] {
-            ask(&mut fence, path, action, status);
+        for (path, action, told) in
+            [(0, 6, DONE), (1, 6, DONE), (0, 1, Told::Conflict), (0, 6, DONE)]
+        {
+            ask(&mut fence, path, action, told);
         }
         assert_eq!(fence.path(), None);
-        assert_eq!(ask(&mut fence, 0, 1, CONFLICT), Next::Go);
+        assert_eq!(ask(&mut fence, 0, 1, Told::Conflict), Next::Go);
         assert_eq!(fence.path(), Some(0));
     }
 
@@ -264,10 +273,10 @@ mod tests {
         let mut fence = ready();
         fence.end();
         assert_eq!(fence.path(), None);
-        assert_eq!(ask(&mut fence, 0, 3, CONFLICT), Next::Go, "another host has cleared it");
-        assert_eq!(ask(&mut fence, 1, 3, CONFLICT), Next::Go);
-        assert_eq!(ask(&mut fence, 0, 6, 0), Next::Go);
-        assert_eq!(ask(&mut fence, 0, 3, 0), Next::Go);
+        assert_eq!(ask(&mut fence, 0, 3, Told::Conflict), Next::Go, "another host has cleared it");
+        assert_eq!(ask(&mut fence, 1, 3, Told::Conflict), Next::Go);
+        assert_eq!(ask(&mut fence, 0, 6, DONE), Next::Go);
+        assert_eq!(ask(&mut fence, 0, 3, DONE), Next::Go);
         assert_eq!(fence.next([true; 2]), None);
     }
 
@@ -276,15 +285,15 @@ mod tests {
         let mut fence = ready();
         fence.lost_access(1);
         let (path, register) = fence.next([true; 2]).unwrap();
-        assert_eq!((path, register.cdb[1]), (1, 6));
+        assert_eq!((path, action_of(&register)), (1, 6));
         fence.gone(1);
         fence.end();
         let (path, clear) = fence.next([true, false]).unwrap();
-        assert_eq!((path, clear.cdb[1]), (0, 3));
-        assert_eq!(fence.answered(clear.id, &told(0, None)), Next::Go);
+        assert_eq!((path, action_of(&clear)), (0, 3));
+        assert_eq!(fence.answered(clear.id, &DONE), Next::Go);
         assert_eq!(fence.next([true, false]), None, "the other path is down");
-        assert_eq!(ask(&mut fence, 1, 6, 0), Next::Go, "nothing of before comes after this");
-        assert_eq!(ask(&mut fence, 1, 3, 0), Next::Go);
+        assert_eq!(ask(&mut fence, 1, 6, DONE), Next::Go, "nothing of before comes after this");
+        assert_eq!(ask(&mut fence, 1, 3, DONE), Next::Go);
         assert_eq!(fence.next([true; 2]), None);
     }
 }

@@ -1,15 +1,17 @@
-//! iSCSI hosts in a run: which requests go over which path, how they end, and where those of a lost
-//! session are sent again.
+//! Hosts in a run: which requests go over which path, how they end, and where those of a lost path
+//! are sent again.
 //!
-//! A request of a lost session is sent again when its gateway knows that the session is gone, over
-//! any path to the same gateway. A host with two gateways also excludes the former one
-//! ([`super::fence`]), and then sends the request over the other one.
+//! A request of a lost iSCSI session is sent again when its gateway knows that the session is gone,
+//! over any path to the same gateway. A host with two gateways also excludes the former one
+//! ([`super::fence`]), and then sends the request over the other one. A request of a lost NVMe
+//! controller is sent again at once, as Linux does it. Whatever is repeated, an unanswered request
+//! of a lost path takes effect before any request that follows when its gateway knows of the loss.
 
 use super::fence::{self, Fence, Next};
-use super::{Command, Host, Order, Seen, Shared, Told, pdu};
+use super::{Command, Order, Seen, Shared, Told, What, iscsi, nvme};
 use crate::check::Failure;
 use crate::history::Record;
-use crate::plan::{HostPlan, IoKind, PathFault, Who};
+use crate::plan::{HostKind, HostPlan, IoKind, PathFault, Who};
 use crate::stage::Stage;
 use crate::world::{ProcId, ProcState};
 use base::{LinkId, Prng, SECTOR, UNIT, VolumeId};
@@ -19,12 +21,13 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// A lost session of which the gateway may not know yet.
+/// A lost path of which the gateway may not know yet.
 #[derive(Debug)]
 struct Broken {
     path: u8,
-    /// The gateway's link id, and its incarnation.
-    link: LinkId,
+    /// The gateway's ids of its links, and the gateway's incarnation. When the gateway does not
+    /// serve one of them any more, it knows that the path is gone.
+    links: Vec<LinkId>,
     life: u32,
     asked: Vec<u32>,
 }
@@ -37,14 +40,14 @@ pub struct Initiator {
     plan: HostPlan,
     /// The volume, by its id when the host was started.
     volume: Option<VolumeId>,
-    /// Paths that are logged in: the gateway's link id, and its incarnation.
-    up: BTreeMap<u8, (LinkId, u32)>,
+    /// Paths over which commands can be sent: the gateway's ids of the links, and its incarnation.
+    up: BTreeMap<u8, (Vec<LinkId>, u32)>,
     broken: Vec<Broken>,
     /// The path of each command.
     paths: BTreeMap<u32, u8>,
     /// Commands that wait until they may be sent again.
     stranded: Vec<u32>,
-    /// Only for a host with two gateways.
+    /// Only for a host that excludes its former gateway.
     fence: Option<Fence>,
     prng: Prng,
 }
@@ -76,7 +79,7 @@ impl Stage {
                 broken: Vec::new(),
                 paths: BTreeMap::new(),
                 stranded: Vec::new(),
-                fence: plan.has_two_gateways().then(|| Fence::new(i as u8)),
+                fence: plan.fences().then(|| Fence::new(i as u8)),
                 prng: Prng::new(self.plan.seed).fork(&format!("host{i}")),
             });
         }
@@ -91,9 +94,17 @@ impl Stage {
             let host = &mut self.hosts[i];
             host.volume = Some(volume);
             let to = host.plan.gateways.map(|client| Stage::address(Who::Sdc(client)));
-            let (name, target) = (format!("iqn.2026-11.sim:host{i}"), pdu::target(cluster, volume));
-            let node = Host::new(host.shared.clone(), name, target, to);
-            self.world.boot(host.proc, Box::new(node));
+            let (shared, ids) = (host.shared.clone(), (cluster, volume));
+            match host.plan.kind {
+                HostKind::Iscsi => {
+                    let node = iscsi::Host::new(shared, i as u8, ids, to);
+                    self.world.boot(host.proc, Box::new(node));
+                }
+                HostKind::Nvme => {
+                    let node = nvme::Host::new(shared, i as u8, ids, to);
+                    self.world.boot(host.proc, Box::new(node));
+                }
+            }
         }
     }
 
@@ -136,6 +147,12 @@ impl Stage {
         self.hosts.iter().any(|host| host.paths.contains_key(&(index as u32)))
     }
 
+    /// Returns true for an operation of a host that uses NVMe.
+    pub(crate) fn is_nvme(&self, index: usize) -> bool {
+        let mut nvme = self.hosts.iter().filter(|host| host.plan.kind == HostKind::Nvme);
+        nvme.any(|host| host.paths.contains_key(&(index as u32)))
+    }
+
     /// Sends a request over a path of a host to this client. Returns false if none of them can have
     /// it.
     pub(crate) fn ask_a_host(
@@ -176,7 +193,12 @@ impl Stage {
     ) -> bool {
         let host = &self.hosts[i];
         let client = host.plan.gateways[usize::from(path)];
-        let long = sectors * SECTOR > self.plan.limits.scsi_transfer;
+        let limits = &self.plan.limits;
+        let most = match host.plan.kind {
+            HostKind::Iscsi => limits.scsi_transfer,
+            HostKind::Nvme => limits.nvme_mdts,
+        };
+        let long = sectors * SECTOR > most;
         let dead = self.world.state(self.proc(Who::Sdc(client))) == ProcState::Dead;
         let Some(volume) = host.volume.filter(|_| !dead) else { return false };
         let moves_data = !matches!(kind, IoKind::Zero | IoKind::Discard);
@@ -185,18 +207,27 @@ impl Stage {
         }
         let (index, body) = self.record(client, volume, kind, sector, sectors);
         let id = index as u32;
-        let command = match kind {
-            IoKind::Read | IoKind::Extents => Command::read(id, sector, sectors),
-            IoKind::Write => Command::write(id, sector, sectors, body),
-            IoKind::Zero | IoKind::Discard => {
-                Command::zero(id, sector, sectors, kind == IoKind::Discard)
-            }
-            IoKind::Swap => Command::compare_and_write(id, sector, sectors, body),
+        let what = match kind {
+            IoKind::Read | IoKind::Extents => What::Read,
+            IoKind::Write => What::Write,
+            IoKind::Zero => What::Zero { hole: false },
+            IoKind::Discard => What::Zero { hole: true },
+            IoKind::Swap => What::Swap,
         };
-        self.marks.meet("sim: asked over iscsi");
+        let command = Command { id, what, sector, sectors, data: body };
+        self.meet_host(i, ["sim: asked over iscsi", "sim: asked over nvme"]);
         self.hosts[i].paths.insert(id, path);
         self.order_path(i, path, Order::Send(command));
         true
+    }
+
+    /// Counts a mark that each protocol has.
+    fn meet_host(&mut self, i: usize, [iscsi, nvme]: [&str; 2]) {
+        let of_kind = match self.hosts[i].plan.kind {
+            HostKind::Iscsi => iscsi,
+            HostKind::Nvme => nvme,
+        };
+        self.marks.meet(of_kind);
     }
 
     /// Processes the events of the hosts.
@@ -217,15 +248,21 @@ impl Stage {
         let host = &mut self.hosts[i];
         match seen {
             Seen::LoggedIn => {
-                let link = host.shared.borrow().links.get(&path).copied();
-                if let Some(far) = link.and_then(|link| self.world.far_end(host.proc, link)) {
+                let links = host.shared.borrow().links.get(&path).cloned().unwrap_or_default();
+                let far: Option<Vec<LinkId>> =
+                    links.iter().map(|link| self.world.far_end(host.proc, *link)).collect();
+                if let Some(far) = far.filter(|far| !far.is_empty()) {
                     host.up.insert(path, (far, life));
                 }
                 self.fence_on(i);
                 self.send_stranded(i);
             }
             Seen::Gone(mut asked) => {
-                self.marks.meet("sim: an iscsi session was gone");
+                self.meet_host(
+                    i,
+                    ["sim: an iscsi session was gone", "sim: an nvme controller was gone"],
+                );
+                let host = &mut self.hosts[i];
                 asked.retain(|id| *id < fence::FIRST);
                 let up = host.up.remove(&path);
                 if let Some(fence) = &mut host.fence {
@@ -234,10 +271,13 @@ impl Stage {
                         fence.go_over();
                     }
                 }
-                if let Some((link, life)) = up {
-                    host.broken.push(Broken { path, link, life, asked: asked.clone() });
+                let at_once = host.plan.kind.repeats_at_once();
+                if let Some((links, life)) = up {
+                    host.broken.push(Broken { path, links, life, asked: asked.clone() });
                 }
-                asked.into_iter().for_each(|id| self.unanswered(id as usize));
+                asked.iter().for_each(|id| self.unanswered(*id as usize));
+                asked.retain(|_| at_once);
+                asked.into_iter().for_each(|id| self.again(i, id));
                 self.fence_on(i);
             }
             Seen::Aborted(id) if id >= fence::FIRST => {
@@ -252,11 +292,20 @@ impl Stage {
                 self.over(id);
                 self.again(i, id);
             }
+            Seen::Kept => self.marks.meet("sim: an nvme command was not aborted"),
             Seen::Answered(id, told) if id >= fence::FIRST => self.fence_told(i, id, &told),
             Seen::Answered(id, told) => self.host_answered(i, path, id, &told)?,
-            Seen::Wrong(text) => return Err(Failure::new("iscsi", text)),
+            Seen::Wrong(text) => return Err(self.wrong_of(i, text)),
         }
         Ok(())
+    }
+
+    /// Returns the failure of a gateway that breaks the protocol of this host.
+    fn wrong_of(&self, i: usize, text: String) -> Failure {
+        match self.hosts[i].plan.kind {
+            HostKind::Iscsi => Failure::new("iscsi", text),
+            HostKind::Nvme => Failure::new("nvme", text),
+        }
     }
 
     /// Records that no answer to a command will come.
@@ -271,20 +320,24 @@ impl Stage {
         self.history.ops[id as usize].gone.get_or_insert(moment);
     }
 
-    /// Notices lost sessions that their gateways know to be gone.
+    /// Notices lost paths that their gateways know to be gone.
     fn notice_gone(&mut self, i: usize) {
         if self.hosts[i].broken.is_empty() {
             return;
         }
         let broken = std::mem::take(&mut self.hosts[i].broken);
         let gateways = self.hosts[i].plan.gateways;
-        let (still, known): (Vec<_>, Vec<_>) = broken
-            .into_iter()
-            .partition(|b| self.serves(gateways[usize::from(b.path)], b.life, b.link));
+        let (still, known): (Vec<_>, Vec<_>) = broken.into_iter().partition(|b| {
+            let gateway = gateways[usize::from(b.path)];
+            b.links.iter().all(|link| self.serves(gateway, b.life, *link))
+        });
         self.hosts[i].broken = still;
+        let waits = !self.hosts[i].plan.kind.repeats_at_once();
         for id in known.into_iter().flat_map(|b| b.asked) {
             self.over(id);
-            self.again(i, id);
+            if waits {
+                self.again(i, id);
+            }
         }
     }
 
@@ -321,7 +374,7 @@ impl Stage {
             && self.outstanding[usize::from(client)] < self.plan.depth
             && self.send_over(i, path, kind, (sector, sectors))
         {
-            self.marks.meet("sim: asked again over iscsi");
+            self.meet_host(i, ["sim: asked again over iscsi", "sim: asked again over nvme"]);
         }
     }
 
@@ -338,24 +391,26 @@ impl Stage {
             let errors = [BlockError::Media, BlockError::Lost];
             errors.into_iter().find(|e| self.is_in_order(index, *e)).unwrap_or(BlockError::Lost)
         };
-        // What comes with `true` tells the host to try again.
-        let (result, again) = match (told.status, told.sense) {
-            (0, _) => (Ok(&told.data[..]), false),
-            (0x18, _) => (Err(BlockError::Reserved), true),
+        // What comes with `true` tells the host to try again. (NVMe says of a reservation that it
+        // should not.)
+        let at_once = self.hosts[i].plan.kind.repeats_at_once();
+        let (result, again) = match told {
+            Told::Done(data) => (Ok(&data[..]), false),
+            Told::Conflict => (Err(BlockError::Reserved), !at_once),
             // Parts of it may be done.
-            (0x08 | 0x28, _) | (2, Some((2, 0x04, 0x01))) => (Err(BlockError::TimedOut), true),
-            (2, Some((2, 0x04, 0x14))) => (Err(BlockError::Full), true),
-            // A unit attention comes instead of any effect.
-            (2, Some((6, ..))) => (Err(BlockError::Busy), true),
-            (2, Some((3, ..))) => (Err(media()), false),
-            (2, Some((5, 0x25, 0x00))) => (Err(BlockError::NoSuchVolume), false),
-            (2, Some((5, 0x21, 0x00))) => (Err(BlockError::OutOfRange), false),
-            (2, Some((0xe, 0x1d, 0x00))) => (Err(BlockError::Miscompare(told.information)), false),
-            (status, sense) => {
-                let text = format!("status {status:#x} with {sense:x?} to {record}");
-                return Err(Failure::new("iscsi", text));
-            }
+            Told::Later => (Err(BlockError::TimedOut), true),
+            Told::Full => (Err(BlockError::Full), true),
+            // It comes instead of any effect.
+            Told::Attention => (Err(BlockError::Busy), true),
+            Told::Unreadable => (Err(media()), false),
+            Told::NoVolume => (Err(BlockError::NoSuchVolume), false),
+            Told::OutOfRange => (Err(BlockError::OutOfRange), false),
+            Told::Differs(at) => (Err(BlockError::Miscompare(at.unwrap_or(0))), false),
+            Told::Strange(text) => return Err(self.wrong_of(i, format!("{text} to {record}"))),
         };
+        // Nobody knows which of several sectors differs.
+        let vague = *told == Told::Differs(None) && record.sectors > 1;
+        self.history.ops[index].left |= vague;
         if let (Err(BlockError::Reserved), Some(fence)) = (result, &mut self.hosts[i].fence) {
             fence.lost_access(path);
         }
@@ -471,36 +526,66 @@ mod tests {
 
     #[test]
     fn a_host_reads_writes_zeroes_and_compares() {
-        let mut stage = stage("0 0 0");
-        assert_eq!(write(&mut stage, 0, 8), Some(Err(BlockError::Busy)), "a unit attention");
-        assert_eq!(write(&mut stage, 0, 100), Some(Ok(())), "more than comes at once");
-        let all = [IoKind::Read, IoKind::Swap, IoKind::Zero, IoKind::Discard, IoKind::Swap];
-        let first = stage.history.ops.len();
-        for kind in all {
-            assert!(stage.send_over(0, 0, kind, (16, 8)));
-            pass(&mut stage, 50);
+        let attention = Some(Err(BlockError::Busy));
+        for (host, first) in [("0 0 0", attention), ("0 0 0 nvme", Some(Ok(())))] {
+            let mut stage = stage(host);
+            for path in 0..2 {
+                assert_eq!(write(&mut stage, path, 8), first, "{host}");
+                assert_eq!(write(&mut stage, path, 100), Some(Ok(())), "more than comes at once");
+            }
+            let all = [IoKind::Read, IoKind::Swap, IoKind::Zero, IoKind::Discard, IoKind::Swap];
+            let first = stage.history.ops.len();
+            for (n, kind) in all.repeat(6).into_iter().enumerate() {
+                let sectors = if kind == IoKind::Discard { 24 } else { 8 };
+                assert!(stage.send_over(0, (n / 5 % 2) as u8, kind, (16, sectors)));
+                pass(&mut stage, 50);
+            }
+            let ops = &stage.history.ops[first..];
+            assert!(ops.iter().all(Record::is_ok), "{ops:?}");
+            assert_eq!(stage.outstanding, [0, 0]);
         }
-        assert!(stage.history.ops[first..].iter().all(Record::is_ok), "{:?}", stage.history.ops);
-        assert_eq!(stage.outstanding, [0, 0]);
     }
 
     #[test]
-    fn commands_of_a_lost_session_are_sent_again_when_the_gateway_knows_of_its_end() {
-        let mut stage = stage("0 0 0");
-        for fault in [PathFault::Close, PathFault::Again, PathFault::Abort].repeat(4) {
-            write(&mut stage, 0, 8);
-            let index = stage.history.ops.len();
-            assert!(stage.send_over(0, 0, IoKind::Write, (0, 8)));
-            stage.break_path(0, 0, fault);
-            pass(&mut stage, 200);
-            let op = &stage.history.ops[index];
-            let lost = op.left && op.gone.is_some() && op.answer.is_none();
-            assert!(lost || op.answer.is_some(), "{fault}: {op}");
-            assert_eq!((stage.hosts[0].is_up(), stage.outstanding[0]), ([true; 2], 0), "{fault}");
+    fn commands_of_a_lost_path_are_sent_again_and_are_over_when_the_gateway_knows_of_the_loss() {
+        for (host, known) in [("0 0 0", 200), ("0 0 0 nvme", 4000)] {
+            let mut stage = stage(host);
+            for fault in [PathFault::Close, PathFault::Again, PathFault::Abort].repeat(4) {
+                write(&mut stage, 0, 8);
+                let index = stage.history.ops.len();
+                assert!(stage.send_over(0, 0, IoKind::Write, (0, 8)));
+                stage.break_path(0, 0, fault);
+                pass(&mut stage, known);
+                let op = &stage.history.ops[index];
+                let lost = op.left && op.gone.is_some() && op.answer.is_none();
+                assert!(lost || op.answer.is_some(), "{fault}: {op}");
+                assert_eq!((stage.hosts[0].is_up(), stage.outstanding[0]), ([true; 2], 0));
+            }
+            let marks = stage.marks.counts();
+            let expected = match stage.hosts[0].plan.kind {
+                HostKind::Iscsi => ["asked again over iscsi", "an iscsi command was aborted"],
+                HostKind::Nvme => ["asked again over nvme", "an nvme command was not aborted"],
+            };
+            let met = |what: &&str| marks.contains_key(&format!("sim: {what}"));
+            assert!(expected.iter().all(met), "{marks:?}");
         }
-        let marks = stage.marks.counts();
-        assert!(marks.contains_key("sim: asked again over iscsi"), "{marks:?}");
-        assert!(marks.contains_key("sim: an iscsi command was aborted"), "{marks:?}");
+    }
+
+    #[test]
+    fn an_nvme_host_repeats_at_once_and_the_first_attempt_stays_open() {
+        let mut stage = stage("0 0 0 nvme");
+        let index = stage.history.ops.len();
+        for _ in 0..8 {
+            assert!(stage.send_over(0, 0, IoKind::Write, (0, 8)));
+            pass(&mut stage, 0);
+        }
+        stage.break_path(0, 0, PathFault::Again);
+        let ops = stage.history.ops.len();
+        while stage.history.ops.len() == ops {
+            stage.step().unwrap();
+        }
+        let open = |op: &Record| op.left && op.gone.is_none();
+        assert!(stage.history.ops[index..ops].iter().any(open), "{:?}", stage.history.ops);
     }
 
     #[test]

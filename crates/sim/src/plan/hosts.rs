@@ -1,4 +1,5 @@
-//! Plans with iSCSI hosts that have two paths to a volume, and the faults of these paths.
+//! Plans with hosts that have two paths to a volume, by iSCSI or NVMe, and the faults of these
+//! paths.
 
 use super::{Action, Plan, Timed};
 use anyhow::{Result, bail};
@@ -7,9 +8,33 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+/// The protocol of a host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HostKind {
+    /// iSCSI.
+    Iscsi,
+    /// NVMe/TCP.
+    Nvme,
+}
+
+impl HostKind {
+    /// Returns true if the paths of a host may lead to two clients.
+    fn may_have_two_gateways(self) -> bool {
+        self == HostKind::Iscsi
+    }
+
+    /// Returns true if a host repeats the commands of a lost path at once, and does not wait until
+    /// its gateway knows of the loss.
+    pub fn repeats_at_once(self) -> bool {
+        self == HostKind::Nvme
+    }
+}
+
 /// A host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HostPlan {
+    /// Its protocol.
+    pub kind: HostKind,
     /// The client at the end of each path.
     pub gateways: [u8; 2],
     /// Index of the volume in the plan.
@@ -20,6 +45,11 @@ impl HostPlan {
     /// Returns true if its paths lead to two clients.
     pub fn has_two_gateways(&self) -> bool {
         self.gateways[0] != self.gateways[1]
+    }
+
+    /// Returns true if it excludes the former gateway before it uses the other one.
+    pub fn fences(&self) -> bool {
+        self.has_two_gateways() && self.kind == HostKind::Iscsi
     }
 }
 
@@ -40,8 +70,9 @@ pub enum PathFault {
 
 impl fmt::Display for HostPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let HostPlan { gateways: [first, second], volume } = self;
-        write!(f, "{first} {second} {volume}")
+        let HostPlan { kind, gateways: [first, second], volume } = self;
+        let word = if *kind == HostKind::Nvme { " nvme" } else { "" };
+        write!(f, "{first} {second} {volume}{word}")
     }
 }
 
@@ -49,8 +80,17 @@ impl FromStr for HostPlan {
     type Err = anyhow::Error;
     fn from_str(s: &str) -> Result<HostPlan> {
         let words: Vec<&str> = s.split_whitespace().collect();
-        let [first, second, volume] = words[..] else { bail!("three numbers are needed") };
-        Ok(HostPlan { gateways: [first.parse()?, second.parse()?], volume: volume.parse()? })
+        let (kind, [first, second, volume]) = match words[..] {
+            [a, b, c] => (HostKind::Iscsi, [a, b, c]),
+            [a, b, c, "nvme"] => (HostKind::Nvme, [a, b, c]),
+            _ => bail!("three numbers are needed, and `nvme` for a host that uses NVMe"),
+        };
+        let gateways = [first.parse()?, second.parse()?];
+        let plan = HostPlan { kind, gateways, volume: volume.parse()? };
+        if plan.has_two_gateways() && !kind.may_have_two_gateways() {
+            bail!("the paths of an NVMe host lead to one client");
+        }
+        Ok(plan)
     }
 }
 
@@ -80,6 +120,22 @@ impl fmt::Display for PathFault {
     }
 }
 
+/// Lets hosts use NVMe in half of the plans that have hosts.
+fn draw_kinds(plan: &mut Plan, root: &Prng) {
+    let mut r = root.fork("protocols of hosts");
+    if plan.hosts.is_empty() || r.chance(0.5) {
+        return;
+    }
+    for host in &mut plan.hosts {
+        if r.chance(0.85) {
+            host.kind = HostKind::Nvme;
+        }
+        if !host.kind.may_have_two_gateways() {
+            host.gateways[1] = host.gateways[0];
+        }
+    }
+}
+
 /// Adds hosts to some plans. In half of these a host has two gateways.
 pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("hosts");
@@ -92,8 +148,9 @@ pub(super) fn draw(plan: &mut Plan, root: &Prng) {
         let first = r.below(plan.clients.into()) as u8;
         let second = if r.chance(0.6) { r.below(plan.clients.into()) as u8 } else { first };
         let volume = r.below(plan.volumes.len() as u64) as u8;
-        plan.hosts.push(HostPlan { gateways: [first, second], volume });
+        plan.hosts.push(HostPlan { kind: HostKind::Iscsi, gateways: [first, second], volume });
     }
+    draw_kinds(plan, root);
     let every = *r.pick(&[15u64, 60, 250, 1500]);
     let mut at = Duration::ZERO;
     loop {

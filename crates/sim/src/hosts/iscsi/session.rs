@@ -4,8 +4,8 @@
 //! reported: one that answers what nobody asked, that reads or asks for other data than it must, or
 //! that says of a command both that it is done and that it was aborted.
 
-use super::Seen;
-use super::pdu::{Command, NO_TAG, Pdu, Told, be32, from_target, number};
+use super::pdu::{Command, NO_TAG, Pdu, Status, be32, from_target, number};
+use crate::hosts::{Seen, Told};
 use std::collections::{BTreeMap, VecDeque};
 
 /// First tag of requests that abort a command.
@@ -129,7 +129,7 @@ impl Session {
             }
             from_target::DATA => self.data(tag, bhs, data, out),
             from_target::R2T => self.asked(tag, bhs, out),
-            from_target::RESPONSE => self.answered(tag, bhs, Told::of(bhs, data), out),
+            from_target::RESPONSE => self.answered(tag, bhs, Status::of(bhs, data), out),
             from_target::MANAGED => self.managed(tag, bhs[2], out),
             from_target::ASYNC => {
                 out.push(Step::Leave);
@@ -159,7 +159,7 @@ impl Session {
         task.came += data.len();
         match bhs[1] & 1 {
             0 => None,
-            _ => self.answered(tag, bhs, Told::of(bhs, &[]), out),
+            _ => self.answered(tag, bhs, Status::of(bhs, &[]), out),
         }
     }
 
@@ -185,7 +185,7 @@ impl Session {
         &mut self,
         tag: u32,
         bhs: &[u8],
-        mut told: Told,
+        status: Status,
         out: &mut Vec<Step>,
     ) -> Option<String> {
         let Some(task) = self.tasks.remove(&tag) else {
@@ -195,14 +195,16 @@ impl Session {
         if bhs[0] == from_target::RESPONSE && bhs[2] != 0 {
             return Some(format!("response {:#x} to {tag:#x}", bhs[2]));
         }
-        if told.status == 0 && (residual || task.came != task.read.len()) {
+        if status.is_good() && (residual || task.came != task.read.len()) {
             return Some(format!("{tag:#x} is done with {} bytes of data", task.came));
         }
-        if told.status == 0 {
-            told.data = task.read;
+        match status.told(task.read) {
+            Told::Strange(text) => Some(format!("{text} as the answer to {tag:#x}")),
+            told => {
+                out.push(Step::Tell(Seen::Answered(tag, told)));
+                None
+            }
         }
-        out.push(Step::Tell(Seen::Answered(tag, told)));
-        None
     }
 
     /// Handles the answer to the request that aborts a command.
@@ -311,7 +313,7 @@ mod tests {
             assert!(on(&mut s, data(0, 0).with(&[1; 256])).1.is_empty());
             let (_, told) = on(&mut s, data(0x81, second).with(&[2; 256]));
             match &told[..] {
-                [Seen::Answered(1, told)] if fine => assert_eq!(told.data.len(), 512),
+                [Seen::Answered(1, Told::Done(data))] if fine => assert_eq!(data.len(), 512),
                 [Seen::Wrong(_)] if !fine => {}
                 other => panic!("{other:?}"),
             }

@@ -1,6 +1,7 @@
 //! The PDUs of an iSCSI host, written from RFC 7143 and not from the target, and how a target's
 //! stream is cut. Without digests.
 
+use crate::hosts::{self, Reserve, Told, What};
 use base::{SECTOR, VolumeId};
 use seam::{FrameError, Framer, Framing};
 
@@ -22,7 +23,7 @@ pub(super) mod from_target {
 
 /// Cuts a target's stream: a PDU is one frame, whose body is the data segment with its padding.
 #[derive(Debug)]
-pub struct PduFramer;
+pub(crate) struct PduFramer;
 
 impl Framer for PduFramer {
     fn frame(&mut self, start: &[u8]) -> Result<Framing, FrameError> {
@@ -97,18 +98,30 @@ pub(super) fn number(text: &[u8], key: &str) -> Option<usize> {
 
 /// A SCSI command.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Command {
-    /// Its name for the owner. No two commands of a host have the same.
-    pub id: u32,
+pub(super) struct Command {
+    /// The owner's name of it.
+    pub(super) id: u32,
     /// Its operation.
-    pub cdb: [u8; 16],
+    pub(super) cdb: [u8; 16],
     /// Bytes that it reads.
-    pub reads: u32,
+    pub(super) reads: u32,
     /// The data that it brings.
-    pub data: Vec<u8>,
+    pub(super) data: Vec<u8>,
 }
 
 impl Command {
+    /// Returns the command for what the owner wants.
+    pub(super) fn of(command: hosts::Command) -> Command {
+        let hosts::Command { id, what, sector, sectors, data } = command;
+        match what {
+            What::Read => Command::read(id, sector, sectors),
+            What::Write => Command::write(id, sector, sectors, data),
+            What::Zero { hole } => Command::zero(id, sector, sectors, hole),
+            What::Swap => Command::compare_and_write(id, sector, sectors, data),
+            What::Reserve(reserve) => Command::persist(id, reserve),
+        }
+    }
+
     fn ranged(id: u32, opcode: u8, sector: u32) -> Command {
         let mut cdb = [0; 16];
         cdb[0] = opcode;
@@ -122,32 +135,32 @@ impl Command {
     }
 
     /// READ(16).
-    pub fn read(id: u32, sector: u32, sectors: u32) -> Command {
+    pub(super) fn read(id: u32, sector: u32, sectors: u32) -> Command {
         let reads = sectors * SECTOR;
         Command { reads, ..Command::ranged(id, 0x88, sector).blocks(sectors) }
     }
 
     /// WRITE(16).
-    pub fn write(id: u32, sector: u32, sectors: u32, data: Vec<u8>) -> Command {
+    pub(super) fn write(id: u32, sector: u32, sectors: u32, data: Vec<u8>) -> Command {
         Command { data, ..Command::ranged(id, 0x8a, sector).blocks(sectors) }
     }
 
     /// WRITE SAME(16) of zeros, without a data buffer; with `hole`, the space may be freed.
-    pub fn zero(id: u32, sector: u32, sectors: u32, hole: bool) -> Command {
+    fn zero(id: u32, sector: u32, sectors: u32, hole: bool) -> Command {
         let mut command = Command::ranged(id, 0x93, sector).blocks(sectors);
         command.cdb[1] = 0x01 | u8::from(hole) << 3;
         command
     }
 
     /// COMPARE AND WRITE: first what is expected, then what is written.
-    pub fn compare_and_write(id: u32, sector: u32, sectors: u32, data: Vec<u8>) -> Command {
+    fn compare_and_write(id: u32, sector: u32, sectors: u32, data: Vec<u8>) -> Command {
         let mut command = Command { data, ..Command::ranged(id, 0x89, sector) };
         command.cdb[13] = sectors as u8;
         command
     }
 
-    /// PERSISTENT RESERVE OUT, with the host's key, and another one that the action needs.
-    pub fn persist(id: u32, action: u8, kind: u8, [key, other]: [u64; 2]) -> Command {
+    /// PERSISTENT RESERVE OUT.
+    fn persist(id: u32, Reserve { action, kind, keys: [key, other] }: Reserve) -> Command {
         let mut cdb = [0; 16];
         (cdb[0], cdb[1], cdb[2], cdb[8]) = (0x5f, action, kind, 24);
         let mut data = [key.to_be_bytes(), other.to_be_bytes()].concat();
@@ -156,29 +169,44 @@ impl Command {
     }
 }
 
-/// Key, code and qualifier of sense data.
-pub(crate) type Sense = (u8, u8, u8);
-
-/// How a command ended.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Told {
-    /// The status; 0 is GOOD.
-    pub status: u8,
-    /// The sense data of a CHECK CONDITION.
-    pub sense: Option<Sense>,
+/// The status of a command.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Status {
+    status: u8,
+    /// Key, code and qualifier of the sense data of a CHECK CONDITION.
+    sense: Option<(u8, u8, u8)>,
     /// The field INFORMATION of the sense data; 0 if there is none.
-    pub information: u32,
-    /// The data that was read.
-    pub data: Vec<u8>,
+    information: u32,
 }
 
-impl Told {
+impl Status {
     /// Reads status and sense data of a response.
-    pub(super) fn of(bhs: &[u8], data: &[u8]) -> Told {
+    pub(super) fn of(bhs: &[u8], data: &[u8]) -> Status {
         let sense = (bhs[3] == 2 && data.len() >= 20).then(|| (data[4] & 15, data[14], data[15]));
         let known = sense.is_some() && data[2] & 0x80 != 0;
         let information = if known { be32(data, 5) } else { 0 };
-        Told { status: bhs[3], sense, information, data: Vec::new() }
+        Status { status: bhs[3], sense, information }
+    }
+
+    /// Returns true if the command is done.
+    pub(super) fn is_good(self) -> bool {
+        self.status == 0
+    }
+
+    /// Returns how a command ended, and the data that it has read.
+    pub(super) fn told(self, data: Vec<u8>) -> Told {
+        match (self.status, self.sense) {
+            (0, _) => Told::Done(data),
+            (0x18, _) => Told::Conflict,
+            (0x08 | 0x28, _) | (2, Some((2, 0x04, 0x01))) => Told::Later,
+            (2, Some((2, 0x04, 0x14))) => Told::Full,
+            (2, Some((6, ..))) => Told::Attention,
+            (2, Some((3, ..))) => Told::Unreadable,
+            (2, Some((5, 0x25, 0x00))) => Told::NoVolume,
+            (2, Some((5, 0x21, 0x00))) => Told::OutOfRange,
+            (2, Some((0xe, 0x1d, 0x00))) => Told::Differs(Some(self.information)),
+            (status, sense) => Told::Strange(format!("status {status:#x} with {sense:x?}")),
+        }
     }
 }
 
