@@ -395,6 +395,8 @@ pub enum Mutant {
     /// Store: recovery takes damage for a write that was torn although a later batch of the log
     /// names its record.
     ForgetNamed,
+    /// R16: the I/O queues of an NVMe controller stay when the link of its admin queue is gone.
+    QueuesLive,
 }
 
 impl Mutant {
@@ -416,6 +418,7 @@ impl Mutant {
         Mutant::HoleUnawaited,
         Mutant::KeepEmpty,
         Mutant::ForgetNamed,
+        Mutant::QueuesLive,
     ];
 
     /// The mutants that the tests of `mirror` have to catch (`crates/mirror/tests`): no plan of the
@@ -591,6 +594,7 @@ impl Mutant {
         Mutant::ForgetDeletions,
         Mutant::BelieveNewer,
         Mutant::ForgetNamed,
+        Mutant::QueuesLive,
     ];
 }
 

@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Plans for mutants that only one seed in thousands meets. Hunts found them, and they are shrunk.
-const PLANS: [(Mutant, &str, &str); 38] = [
+const PLANS: [(Mutant, &str, &str); 39] = [
     (
         Mutant::MdmStaleAnswer,
         "answer-of-a-cut-off-leader",
@@ -145,6 +145,11 @@ const PLANS: [(Mutant, &str, &str); 38] = [
         Mutant::OrphansLive,
         "write-of-a-gone-connection",
         include_str!("../plans/write-of-a-gone-connection.plan"),
+    ),
+    (
+        Mutant::QueuesLive,
+        "queue-that-outlives-its-controller",
+        include_str!("../plans/queue-that-outlives-its-controller.plan"),
     ),
     (Mutant::ReserveBlindly, "host-that-leaves", include_str!("../plans/host-that-leaves.plan")),
     (

@@ -30,6 +30,7 @@ fn rare_mutants_are_caught_by_their_plans() {
         Mutant::ForgetLevel,
         Mutant::QuarantineForever,
         Mutant::OrphansLive,
+        Mutant::QueuesLive,
         Mutant::ReserveBlindly,
         Mutant::NoCompareAndSwap,
         Mutant::MdmVoteUnwritten,

@@ -17,6 +17,7 @@ use crate::sdc::{Origin, Sdc};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
+use base::mutant::{self, Mutant};
 use base::time::Duration;
 use base::{ClusterId, Limits, LinkId, Map, Time, VolumeId};
 use core::net::SocketAddr;
@@ -163,7 +164,9 @@ impl Hosts {
         assert!(self.bytes >= bytes(session), "the sum has the bytes of each session");
         self.bytes -= bytes(session);
         self.queues.remove(&link);
-        if let Some(controller) = self.controllers.remove(&link) {
+        if let Some(controller) = self.controllers.remove(&link)
+            && !mutant::on(Mutant::QueuesLive)
+        {
             self.end_queues(controller.cntlid);
         }
     }
