@@ -258,7 +258,8 @@ impl Sessions {
         let strangers = self.strangers.iter().filter_map(|list| Some(list.front()?.1)).min();
         let ticks = Time::earliest(self.iscsi.tick_at, self.nvme.tick_at);
         let asked = self.reserve.wake_at(limits.target_patience);
-        let unseated = self.crowded[UNSEATED].iter().map(|w| w.since + w.within).min();
+        let limited = self.crowded[UNSEATED].iter().filter(|w| !w.within.is_zero());
+        let unseated = limited.map(|w| w.since + w.within).min();
         let asked = Time::earliest(asked, Time::earliest(self.seats.wake_at(), unseated));
         Time::earliest(Time::earliest(strangers, self.refresh_by), Time::earliest(ticks, asked))
     }

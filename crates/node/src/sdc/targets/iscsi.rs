@@ -160,6 +160,11 @@ impl Hosts {
         self.nexuses.get(&link).map_or("", |nexus| &nexus.initiator)
     }
 
+    /// Returns the volume and the host of each session that has a volume.
+    pub(super) fn paths(&self) -> impl Iterator<Item = (VolumeId, &str)> {
+        self.nexuses.values().filter_map(|nexus| Some((nexus.volume?, &nexus.initiator[..])))
+    }
+
     /// Returns the number of remembered sessions that have ended.
     pub(super) fn past_sessions(&self) -> usize {
         self.past_sessions.len()

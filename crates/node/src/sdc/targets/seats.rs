@@ -9,7 +9,7 @@
 //!   seat is gone, or is another one. Otherwise they would get past the fence (rule R8).
 //! - One question to the MDM is under way. It is sent again until it is answered.
 
-use super::{Session, Sessions, UNSEATED, Waiting};
+use super::{Session, Sessions, UNSEATED, Waiting, take_from};
 use crate::link::send_control;
 use crate::mapview::{MapView, Volume};
 use crate::sdc::{Origin, Sdc};
@@ -24,8 +24,12 @@ use mdm::seat::Seats as OfVolume;
 use seam::{BlockError, Effects};
 use wire::control::{HostNames, SEATS_PER_MESSAGE, SeatWish, SeatsTaken, TakeSeats};
 
-/// A question that is not answered is sent again after this time.
+/// A question that is not answered is sent again after this time. A seat that the MDM has not given
+/// is asked for again after this time.
 const AGAIN: Duration = Duration::from_secs(1);
+/// The most bytes of names in a heartbeat. Further hosts are not told: a heartbeat that is too long
+/// would cost the link to the MDM.
+const NAMES: usize = 256 << 10;
 
 /// What this gateway may do for a host of a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,6 +67,10 @@ pub(super) struct Seats {
     confirmed: BTreeMap<VolumeId, BTreeMap<String, u32>>,
     /// Seats to ask for.
     wanted: BTreeSet<(VolumeId, String)>,
+    /// Seats that the MDM has not given, and that no other gateway has: they are not asked for.
+    refused: BTreeSet<(VolumeId, String)>,
+    /// When all of these may be asked for again.
+    refused_until: Option<Time>,
     question: Option<Question>,
     /// The hosts are others than the MDM was told.
     pub(super) untold: bool,
@@ -88,13 +96,14 @@ impl Seats {
 
     fn want(&mut self, volume: VolumeId, host: &str) {
         let asked = |q: &Question| q.seats.iter().any(|(id, name)| *id == volume && name == host);
-        if !self.question.as_ref().is_some_and(asked) {
-            self.wanted.insert((volume, host.to_owned()));
+        let wanted = (volume, host.to_owned());
+        if !self.question.as_ref().is_some_and(asked) && !self.refused.contains(&wanted) {
+            self.wanted.insert(wanted);
         }
     }
 
     /// Confirms the seats of an answer that the map has, if the map is as new as the answer.
-    fn learn(&mut self, map: &MapView) {
+    fn learn(&mut self, now: Time, map: &MapView) {
         let known = |q: &mut Question| {
             q.answer.as_ref().is_some_and(|answer| MapVersion(answer.map) <= map.version)
         };
@@ -103,17 +112,43 @@ impl Seats {
             return;
         };
         for ((volume, host), since) in seats.into_iter().zip(answer.since) {
-            let seat = map.volumes.get(&volume).and_then(|v| v.seats.get(&host));
-            if seat.is_some_and(|seat| Some(seat.sdc) == map.me && seat.since == since) {
-                self.confirmed.entry(volume).or_default().insert(host, since);
+            match map.volumes.get(&volume).and_then(|v| v.seats.get(&host)) {
+                None => {
+                    self.refused.insert((volume, host));
+                    self.refused_until.get_or_insert(now + AGAIN);
+                }
+                Some(seat) if Some(seat.sdc) == map.me && seat.since == since => {
+                    self.confirmed.entry(volume).or_default().insert(host, since);
+                }
+                Some(_) => {} // another gateway has it, or it began anew
             }
         }
         self.review = true;
     }
 
+    /// Lets requests ask again for seats that the MDM has not given.
+    fn retry(&mut self, now: Time) {
+        if self.refused_until.take_if(|at| *at <= now).is_some() {
+            self.refused.clear();
+            self.review = true;
+        }
+    }
+
+    /// Forgets confirmations of a volume that are worth nothing by this map.
+    fn prune(&mut self, map: &MapView, volume: VolumeId) {
+        let Some(hosts) = self.confirmed.get_mut(&volume) else { return };
+        let seats = map.volumes.get(&volume).map(|volume| &volume.seats);
+        let seat = |host: &str| seats?.get(host).filter(|seat| Some(seat.sdc) == map.me);
+        hosts.retain(|host, since| seat(host).is_some_and(|seat| seat.since == *since));
+        if hosts.is_empty() {
+            self.confirmed.remove(&volume);
+        }
+    }
+
     /// Forgets a host that is not connected any more.
     fn forget(&mut self, host: &str) {
         self.wanted.retain(|(_, other)| other != host);
+        self.refused.retain(|(_, other)| other != host);
         self.confirmed.retain(|_, hosts| {
             hosts.remove(host);
             !hosts.is_empty()
@@ -128,8 +163,9 @@ impl Seats {
 
     /// Returns when a question is due.
     pub(super) fn wake_at(&self) -> Option<Time> {
-        let question = self.question.as_ref().filter(|q| q.answer.is_none())?;
-        question.sent.map(|sent| sent + AGAIN)
+        let question = self.question.as_ref().filter(|q| q.answer.is_none());
+        let again = question.and_then(|q| q.sent).map(|sent| sent + AGAIN);
+        Time::earliest(again, self.refused_until)
     }
 }
 
@@ -148,10 +184,29 @@ impl Sessions {
         links.filter(|host| !host.is_empty()).collect()
     }
 
+    /// Returns the hosts that can use volumes here, without those of discovery: by NVMe, and those
+    /// of each volume by iSCSI.
+    fn paths(&self) -> (BTreeSet<&str>, BTreeSet<(VolumeId, &str)>) {
+        let nvme = self.nvme.queue_links().map(|link| self.nvme.host(link));
+        (nvme.filter(|host| !host.is_empty()).collect(), self.iscsi.paths().collect())
+    }
+
     /// Returns the hosts for a heartbeat, if the MDM has not been told of them.
     pub(in crate::sdc) fn seats_hosts(&mut self) -> Option<HostNames> {
-        let untold = core::mem::take(&mut self.seats.untold);
-        untold.then(|| HostNames { names: self.hosts().into_iter().map(String::from).collect() })
+        if !core::mem::take(&mut self.seats.untold) {
+            return None;
+        }
+        let (names, sessions) = self.paths();
+        let mut room = NAMES;
+        let mut fits = |name: &str| {
+            let bytes = name.len() + 16;
+            room = room.saturating_sub(bytes);
+            room >= bytes
+        };
+        let names = names.into_iter().filter(|name| fits(name)).map(String::from).collect();
+        let sessions = sessions.into_iter().filter(|(_, host)| fits(host));
+        let wish = |(volume, host): (VolumeId, &str)| SeatWish { volume: volume.0, host: host.into() };
+        Some(HostNames { names, sessions: sessions.map(wish).collect() })
     }
 
     /// Records that the MDM has to be told of the hosts.
@@ -164,9 +219,9 @@ impl Sessions {
         if host.is_empty() {
             return;
         }
+        self.seats.untold = true;
         if !self.sessions.keys().any(|link| self.host(*link) == host) {
             self.seats.forget(host);
-            self.seats.untold = true;
         }
     }
 
@@ -239,6 +294,8 @@ impl Sdc {
         changed: &[(VolumeId, OfVolume)],
         out: &mut Effects,
     ) {
+        // First of all: a request that follows from the end of another one counts by this map, too.
+        changed.iter().for_each(|(id, _)| self.targets.unseat(*id));
         for (id, before) in changed {
             let Some(volume) = self.map.volumes.get(id) else { continue };
             let mine = |seats: &OfVolume, host: &str| {
@@ -257,22 +314,39 @@ impl Sdc {
             let hosts = self.targets.hosts();
             let given: Vec<String> = hosts.into_iter().filter(given).map(String::from).collect();
             given.iter().for_each(|host| self.targets.seats.want(*id, host));
-            self.targets.unseat(*id);
+            self.targets.seats.prune(&self.map, *id);
             if !lost.is_empty() && !mutant::on(Mutant::RenewUnseated) {
-                let waits = |w: &Waiting| w.request.volume == *id && lost.contains(&w.link);
-                self.targets_end(now, waits, BlockError::Elsewhere, out);
-                let id = *id;
-                let ends = |origin: Origin| match origin {
-                    Origin::Program { .. } => false,
-                    Origin::Target { link, arrival, .. } => {
-                        arrival.volume == id && lost.contains(&link)
-                    }
-                };
-                self.client(now, out, |client, turn| client.end(ends, BlockError::Elsewhere, turn));
+                // If no gateway has the seat, the host may have no other path: it repeats them here.
+                let (left, stay): (BTreeSet<LinkId>, BTreeSet<LinkId>) = lost
+                    .into_iter()
+                    .partition(|link| has_left(&self.map, volume, self.targets.host(*link)));
+                self.seats_end(now, (*id, &left), BlockError::Elsewhere, out);
+                self.seats_end(now, (*id, &stay), BlockError::TimedOut, out);
             }
             self.targets.seats.review = true;
         }
-        self.seats_learn();
+        self.targets.seats.confirmed.retain(|id, _| self.map.volumes.contains_key(id));
+        self.seats_learn(now);
+    }
+
+    /// Ends the requests of these sessions to a volume.
+    fn seats_end(
+        &mut self,
+        now: Time,
+        (id, lost): (VolumeId, &BTreeSet<LinkId>),
+        error: BlockError,
+        out: &mut Effects,
+    ) {
+        if lost.is_empty() {
+            return;
+        }
+        let waits = |w: &Waiting| w.request.volume == id && lost.contains(&w.link);
+        self.targets_end(now, waits, error, out);
+        let ends = |origin: Origin| match origin {
+            Origin::Program { .. } => false,
+            Origin::Target { link, arrival, .. } => arrival.volume == id && lost.contains(&link),
+        };
+        self.client(now, out, |client, turn| client.end(ends, error, turn));
     }
 
     /// Uses the number that the map gives this gateway. Hosts know it, and were told that it never
@@ -280,7 +354,8 @@ impl Sdc {
     pub(in crate::sdc) fn gateway_number(&mut self, now: Time, out: &mut Effects) {
         let number = self.map.my_number();
         let before = core::mem::replace(&mut self.targets.number, number);
-        if before == number || before.is_none() {
+        // Connections that came before there was a number have ids of gateway 0.
+        if before.unwrap_or(0) == number.unwrap_or(0) {
             return;
         }
         let hosts = self.targets.sessions.iter().filter(|(_, s)| !matches!(s, Session::Nbd(_)));
@@ -292,16 +367,16 @@ impl Sdc {
     }
 
     /// Uses an answer of the MDM that has waited for this map.
-    fn seats_learn(&mut self) {
-        self.targets.seats.learn(&self.map);
+    fn seats_learn(&mut self, now: Time) {
+        self.targets.seats.learn(now, &self.map);
     }
 
     /// Takes the MDM's answer to a question. Returns the version of the map that it needs.
-    pub(in crate::sdc) fn seats_answer(&mut self, m: SeatsTaken) -> Option<MapVersion> {
+    pub(in crate::sdc) fn seats_answer(&mut self, now: Time, m: SeatsTaken) -> Option<MapVersion> {
         let version = MapVersion(m.map);
         let asked = self.targets.seats.question.as_mut().filter(|q| q.number == m.number)?;
         asked.answer = Some(m);
-        self.seats_learn();
+        self.seats_learn(now);
         Some(version)
     }
 
@@ -316,6 +391,7 @@ impl Sdc {
     /// Asks the MDM for the seats that are wanted, if no question is under way, and repeats one that
     /// was not answered.
     pub(in crate::sdc) fn seats_ask(&mut self, now: Time, out: &mut Effects) {
+        self.targets.seats.retry(now);
         let Some(link) = self.mdm.link() else { return };
         let seats = &mut self.targets.seats;
         if seats.question.is_none() && !seats.wanted.is_empty() {
@@ -345,23 +421,29 @@ impl Sdc {
     /// those of hosts that another gateway serves.
     pub(super) fn seats_admit(&mut self, now: Time, out: &mut Effects) {
         self.targets.seats.review = false;
-        let waiting = core::mem::take(&mut self.targets.crowded[UNSEATED]);
-        for waiting in waiting {
-            let (link, volume) = (waiting.link, waiting.request.volume);
+        let (mut seated, mut left) = (BTreeSet::new(), BTreeSet::new());
+        let queue = self.targets.crowded[UNSEATED].iter();
+        let all: BTreeSet<_> = queue.map(|w| (w.link, w.request.volume)).collect();
+        for (link, volume) in all {
             match self.targets.place(&self.map, link, volume) {
-                Place::Seated => self.target_pass(now, waiting, out),
+                Place::Seated => drop(seated.insert((link, volume))),
+                Place::Elsewhere => drop(left.insert((link, volume))),
                 Place::Unconfirmed => {
                     let host = self.targets.host(link).to_owned();
                     self.targets.seats.want(volume, &host);
-                    self.targets.crowded[UNSEATED].push_back(waiting);
-                }
-                Place::Elsewhere => {
-                    let Waiting { link, tag, arrival, .. } = waiting;
-                    let origin = Origin::Target { link, tag, arrival };
-                    self.counters.done(now, &self.map, &origin, false);
-                    self.target_done(now, link, tag, Err(BlockError::Elsewhere), out);
                 }
             }
+        }
+        let is_of = |list: &BTreeSet<(LinkId, VolumeId)>, w: &Waiting| {
+            list.contains(&(w.link, w.request.volume))
+        };
+        let queue = &mut self.targets.crowded[UNSEATED];
+        for waiting in take_from(queue, 0, |w| is_of(&seated, w)) {
+            self.target_pass(now, waiting, out);
+        }
+        // Sessions may end others of their requests in return, so these come last.
+        if !left.is_empty() {
+            self.targets_end(now, |w| is_of(&left, w), BlockError::Elsewhere, out);
         }
     }
 }
