@@ -62,7 +62,8 @@ impl Gateway {
             self.hosts.entry(host).or_default().insert(volume);
         }
         let hosts = &self.hosts;
-        let has = |host: &String, volume: &u32| hosts.get(host).is_some_and(|of| of.contains(volume));
+        let has =
+            |host: &String, volume: &u32| hosts.get(host).is_some_and(|of| of.contains(volume));
         self.left.retain(|(host, volume), _| !has(host, volume));
         for (host, volumes) in before {
             let gone = volumes.into_iter().filter(|volume| !has(&host, volume));
@@ -175,8 +176,7 @@ impl Seating {
         (but, host): (SdcId, &str),
         limits: &Limits,
     ) -> Option<SdcId> {
-        let can =
-            |sdc: SdcId| sdc != but && self.serves(now, (id, volume), (sdc, host), limits);
+        let can = |sdc: SdcId| sdc != but && self.serves(now, (id, volume), (sdc, host), limits);
         let gateways = state.sdcs.iter().filter_map(|(id, sdc)| Some((sdc.gateway?, *id)));
         gateways.filter(|(_, sdc)| can(*sdc)).min().map(|(_, sdc)| sdc)
     }

@@ -101,8 +101,7 @@ impl Bench {
     }
 
     fn wished(&self, sdc: u32, wishes: &[SeatWish]) -> Vec<(u32, String, u32, u32)> {
-        let seats =
-            self.seating.wished(self.now, &self.state, (SdcId(sdc), wishes), &self.limits);
+        let seats = self.seating.wished(self.now, &self.state, (SdcId(sdc), wishes), &self.limits);
         seats.changes.into_iter().map(|c| (c.volume, c.host, c.from, c.to)).collect()
     }
 
@@ -174,7 +173,8 @@ fn a_seat_moves_only_to_a_gateway_that_is_heard_has_the_host_and_may_use_the_vol
     let drop = DropObject { kind: ObjectKind::Sdc as i32, id: 1 };
     assert_eq!(apply(&mut b.state, &Command::DropObject(drop)), Outcome::Changed);
     let uris = vec!["nvme-tcp://10.0.0.4:4420".into()];
-    let four = RegisterSdc { sdc: 4, name: "c4".into(), incarnation: 20, uris, ..Default::default() };
+    let four =
+        RegisterSdc { sdc: 4, name: "c4".into(), incarnation: 20, uris, ..Default::default() };
     apply(&mut b.state, &Command::RegisterSdc(four));
     assert_eq!(b.state.sdcs[&SdcId(4)].gateway, Some(0));
     b.map(&[2, 3, 4]);

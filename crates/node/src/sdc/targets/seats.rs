@@ -205,7 +205,8 @@ impl Sessions {
         };
         let names = names.into_iter().filter(|name| fits(name)).map(String::from).collect();
         let sessions = sessions.into_iter().filter(|(_, host)| fits(host));
-        let wish = |(volume, host): (VolumeId, &str)| SeatWish { volume: volume.0, host: host.into() };
+        let wish =
+            |(volume, host): (VolumeId, &str)| SeatWish { volume: volume.0, host: host.into() };
         Some(HostNames { names, sessions: sessions.map(wish).collect() })
     }
 

@@ -5,7 +5,7 @@ use super::cluster::{Cluster, ME, VOLUME, Who, volume};
 use super::iscsi_host::{Host, Sense, transfer};
 use super::nbd_client::Client;
 use super::nvme_host::Queue;
-use base::{Limits, LinkId, VolumeId};
+use base::{Limits, VolumeId};
 use core::time::Duration;
 use mdm::mapping::Mapping;
 use target::nbd::proto::NBD_CMD_WRITE;
@@ -22,6 +22,8 @@ const STANDBY: Result<(), Sense> = Err((2, 4, 0x0b));
 const INACCESSIBLE: u16 = 0x0302;
 /// The states of groups have changed.
 const STATES_CHANGED: Result<(), Sense> = Err((6, 0x2a, 6));
+/// The event of NVMe: the log of asymmetric access has changed.
+const ACCESS_CHANGED: u32 = 0x0c_0302;
 /// Repeat it.
 const NO_PRIMARY: Result<(), Sense> = Err((2, 4, 1));
 const NOT_READY: u16 = 0x0082;
@@ -156,14 +158,14 @@ fn the_question_is_repeated_under_its_number_and_further_hosts_wait_for_the_next
 #[test]
 fn requests_without_a_seat_end_in_time_and_the_host_may_repeat_them() {
     let mut c = silent();
-    c.kill(Who::Mdm);
     let mut a = Host::attached(&mut c, 1);
     let (_admin, mut io) = nvme(&mut c);
+    c.kill(Who::Mdm);
     a.write(&mut c, 2, 0xaa);
     io.write(&mut c, 1, &[0xbb; 512]);
     c.pass(Limits::SHIPPED.target_patience - ms(100));
     assert!(a.answers(&mut c).is_empty() && io.answers(&mut c).is_empty());
-    c.pass(ms(200));
+    c.pass(ms(700));
     assert_eq!(a.answer(&mut c).result(), NO_PRIMARY);
     assert_eq!(io.answer(&mut c).answer().0, NOT_READY);
     // They are gone, too: a later confirmation executes nothing of them.
@@ -239,7 +241,11 @@ pub(crate) fn nothing_of_a_host_whose_seat_left_comes_later_and_others_notice_no
     io.write(&mut c, 8, &[0xb1; 512]);
     assert_eq!((a.answer(&mut c).result(), io.answer(&mut c).answer().0), (Ok(()), 0));
     assert_eq!(states(&mut c, &mut a), [(1, 0), (2, 2)], "optimized, and standby");
-    admin.wait_for_events(&mut c);
+    let mut entry = Queue::entry(0x09, 0, false);
+    (entry[40], entry[45]) = (0x0b, 0x08);
+    admin.send(&mut c, entry, &[]);
+    assert_eq!(admin.answer(&mut c).answer().0, 0, "it wants events of asymmetric access");
+    admin.ask_event(&mut c);
     // Writes and a read of all are under way, and one of A's has sent only a part of its data.
     let data = vec![0xac; 4096];
     let r2t = a.begin_write(&mut c, 9, &transfer(0x2a, 32, 8), &data, 512);
@@ -268,7 +274,7 @@ pub(crate) fn nothing_of_a_host_whose_seat_left_comes_later_and_others_notice_no
     c.hold = true;
     io.write(&mut c, 8, &[0xbc; 512]);
     give_and_tell(&mut c, NVME_HOST, OTHER);
-    assert_eq!(admin.answer(&mut c).answer().0, 0, "an event: states of groups have changed");
+    assert_eq!(admin.answer(&mut c).answer(), (0, ACCESS_CHANGED));
     io.write(&mut c, 8, &[0xbd; 512]);
     assert_eq!(io.answer(&mut c).answer().0, INACCESSIBLE);
     c.hold = false;
@@ -345,6 +351,8 @@ fn an_answer_for_an_older_seat_confirms_nothing() {
     let (version, since) = (c.map.version, c.map.volumes[0].generation);
     give(&mut c, HOST, OTHER);
     give_and_tell(&mut c, HOST, ME);
+    assert_eq!(a.answer(&mut c).result(), NO_PRIMARY, "the host may have written elsewhere");
+    a.write(&mut c, 3, 0xab);
     answer_with(&mut c, 1, version, &[since]);
     c.pass(ms(5));
     assert!(a.answers(&mut c).is_empty() && c.log.ios.is_empty());
@@ -647,7 +655,8 @@ fn two_volumes_whose_seats_leave_with_one_map_are_both_left() {
     }
     c.tell();
     let generation = c.map.volumes[0].generation;
-    let sent = |c: &Cluster| c.log.ios[before..].iter().map(|(_, io)| io.request().generation).max();
+    let sent =
+        |c: &Cluster| c.log.ios[before..].iter().map(|(_, io)| io.request().generation).max();
     assert!(sent(&c).is_none_or(|g| g < generation));
     c.hold = false;
     c.release();
@@ -656,5 +665,4 @@ fn two_volumes_whose_seats_leave_with_one_map_are_both_left() {
     let answers = io.answers(&mut c);
     assert_eq!(answers.len(), 16);
     assert!(answers.iter().all(|pdu| pdu.answer().0 == INACCESSIBLE));
-    let _: LinkId = io.link;
 }
