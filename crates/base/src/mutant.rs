@@ -396,11 +396,12 @@ pub enum Mutant {
     /// names its record.
     ForgetNamed,
     /// R19: a seat moves, and servers still accept what the host has sent through its former
-    /// gateway.
+    /// gateway. (The tests of `mdm`.)
     MoveUnfenced,
-    /// R19: a seat is confirmed before every primary knows that it has moved.
+    /// R19: a seat is confirmed before every primary knows that it has moved. (The tests of
+    /// `node`.)
     SeatBlindly,
-    /// R19: a gateway executes requests of a host without a confirmed seat.
+    /// R19: a gateway executes requests of a host without a confirmed seat. (The tests of `node`.)
     ServeUnseated,
     /// R19: a request of a host that has lost its seat gets the generation of the new map. (The
     /// tests of `node`.)
@@ -464,6 +465,9 @@ impl Mutant {
         Mutant::RenewReserved,
         Mutant::RenewPreempted,
         Mutant::TakeEarlier,
+        Mutant::SeatBlindly,
+        Mutant::ServeUnseated,
+        Mutant::RenewUnseated,
     ];
 
     /// The mutants that the simulator has to catch by seeds or plans. Eight of `STORE` are not

@@ -1,9 +1,14 @@
 //! The leader's knowledge of gateways and their hosts, and the decision which seats move.
 //!
-//! A seat moves if its gateway was silent for `suspect_after` (1 s as shipped), has been without
-//! the host for twice that, or may not use the volume any more. It moves only to a gateway that is
-//! heard, has the host, and may use the volume. All of this belongs to one leadership. A new leader
-//! has heard of no gateway: none counts as silent until it has led for three times `suspect_after`.
+//! A seat moves if its gateway was silent for `suspect_after` (1 s as shipped), tells that the host
+//! has left it, has not told of the host for twice that since it registered, or may not use the
+//! volume any more. It moves only to a gateway that is
+//! heard, has the host, and may use the volume. A gateway has the host if a session of this host can
+//! use the volume there: other sessions, such as those of discovery, are no path to it.
+//!
+//! All of this belongs to one leadership. A new leader has heard of no gateway: none counts as
+//! silent until it has led for three times `suspect_after`. Time in which this MDM could not look at
+//! the seats does not count: it has heard nobody then.
 
 use crate::command::{Seat, SeatChange};
 use crate::seat::SEATS;
@@ -12,23 +17,60 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::{Duration, Limits, SdcId, Time, VolumeId};
-use wire::control::SeatWish;
+use wire::control::{HostNames, SeatWish};
 
 /// The most seats that one command moves.
 const MOVES: usize = 1024;
-/// The most names of hosts that are believed of one gateway. More hosts can't connect.
+/// The most hosts that are believed of one gateway. More can't connect.
 const HOSTS: usize = 8192;
+/// Stands for all volumes: an NVMe host reaches each of them.
+const ALL: u32 = 0;
+
+/// A host, and the volume that it is connected to, or [`ALL`].
+type Path = (String, u32);
 
 /// What is known of one gateway.
 #[derive(Debug)]
 struct Gateway {
     heard: Time,
-    /// Its hosts, if it has told them.
-    hosts: Option<BTreeSet<String>>,
+    /// Its hosts.
+    hosts: BTreeMap<String, BTreeSet<u32>>,
     /// When it told its hosts for the first time.
     told: Time,
-    /// Hosts that have left it lately.
-    left: BTreeMap<String, Time>,
+    /// Paths that it had, and has no more. They are forgotten when `told` is old.
+    left: BTreeSet<Path>,
+}
+
+impl Gateway {
+    /// Returns true if this host can use the volume through it.
+    fn has(&self, volume: VolumeId, host: &str) -> bool {
+        let volumes = self.hosts.get(host);
+        volumes.is_some_and(|volumes| volumes.contains(&ALL) || volumes.contains(&volume.0))
+    }
+
+    /// Returns true if the gateway has told that this host has left it.
+    fn was_left(&self, volume: VolumeId, host: &str) -> bool {
+        let left = |volume: u32| self.left.contains(&(String::from(host), volume));
+        left(ALL) || left(volume.0)
+    }
+
+    /// Records its hosts.
+    fn tell(&mut self, hosts: HostNames) {
+        let all = hosts.names.into_iter().map(|host| (host, ALL));
+        let one = hosts.sessions.into_iter().map(|wish| (wish.host, wish.volume));
+        let before = core::mem::take(&mut self.hosts);
+        for (host, volume) in all.chain(one).take(HOSTS) {
+            self.hosts.entry(host).or_default().insert(volume);
+        }
+        let hosts = &self.hosts;
+        let has =
+            |host: &String, volume: &u32| hosts.get(host).is_some_and(|of| of.contains(volume));
+        self.left.retain(|(host, volume)| !has(host, volume));
+        for (host, volumes) in before {
+            let gone = volumes.into_iter().filter(|volume| !has(&host, volume));
+            self.left.extend(gone.map(|volume| (host.clone(), volume)));
+        }
+    }
 }
 
 /// What is known of all gateways.
@@ -46,27 +88,36 @@ impl Seating {
         *self = Seating { began: Some(now), due: Some(now), ..Seating::default() };
     }
 
-    /// Records a heartbeat of a client. `hosts`: the names of its hosts, if it tells them.
-    pub fn heard(&mut self, now: Time, sdc: SdcId, hosts: Option<Vec<String>>) {
+    /// Records a heartbeat of a client. `hosts`: its hosts, if it tells them.
+    pub fn heard(&mut self, now: Time, sdc: SdcId, hosts: Option<HostNames>) {
         if let Some(gateway) = self.gateways.get_mut(&sdc) {
             gateway.heard = now;
         }
-        let Some(mut names) = hosts else { return };
-        names.truncate(HOSTS);
-        let names: BTreeSet<String> = names.into_iter().collect();
-        let new = Gateway { heard: now, hosts: None, told: now, left: BTreeMap::new() };
+        let Some(hosts) = hosts else { return };
+        let (all, left) = (BTreeMap::new(), BTreeSet::new());
+        let new = Gateway { heard: now, hosts: all, told: now, left };
         let gateway = self.gateways.entry(sdc).or_insert(new);
-        let before = gateway.hosts.replace(names).unwrap_or_default();
-        let Gateway { hosts, left, .. } = gateway;
-        let has = |host: &String| hosts.as_ref().is_some_and(|hosts| hosts.contains(host));
-        left.retain(|host, _| !has(host));
-        let gone = before.into_iter().filter(|host| !has(host));
-        gateway.left.extend(gone.map(|host| (host, now)));
+        gateway.tell(hosts);
+        if !gateway.left.is_empty() {
+            self.due.get_or_insert(now); // a look forgets them in the end
+        }
+    }
+
+    /// Records that a gateway asks for these seats: it has their hosts, though its heartbeat may
+    /// come later.
+    pub fn asked(&mut self, sdc: SdcId, wishes: &[SeatWish]) {
+        let Some(gateway) = self.gateways.get_mut(&sdc) else { return };
+        for wish in wishes {
+            if gateway.hosts.len() < HOSTS || gateway.hosts.contains_key(&wish.host) {
+                gateway.hosts.entry(wish.host.clone()).or_default().insert(wish.volume);
+            }
+        }
     }
 
     /// Records that a client is another process from now on, which has no hosts yet.
     pub fn came(&mut self, now: Time, sdc: SdcId) {
-        self.heard(now, sdc, Some(Vec::new()));
+        let (hosts, left) = (BTreeMap::new(), BTreeSet::new());
+        self.gateways.insert(sdc, Gateway { heard: now, hosts, told: now, left });
         self.look(now);
     }
 
@@ -88,17 +139,11 @@ impl Seating {
         }
     }
 
-    /// Returns true if this host is connected to the gateway.
-    fn has(&self, sdc: SdcId, host: &str) -> bool {
-        let hosts = self.gateways.get(&sdc).and_then(|gateway| gateway.hosts.as_ref());
-        hosts.is_some_and(|hosts| hosts.contains(host))
-    }
-
     /// Returns true if the gateway can't serve this host of the volume any more.
     fn is_over(
         &self,
         now: Time,
-        (volume, state): (&Volume, &State),
+        (id, volume, state): (VolumeId, &Volume, &State),
         (sdc, host): (SdcId, &str),
         limits: &Limits,
     ) -> bool {
@@ -106,40 +151,62 @@ impl Seating {
         if !may || self.is_silent(now, sdc, limits) {
             return true;
         }
-        let Some(gateway) = self.gateways.get(&sdc).filter(|_| !self.has(sdc, host)) else {
-            return false;
-        };
-        let since = gateway.left.get(host).copied().unwrap_or(gateway.told);
-        now.since(since) >= limits.suspect_after * 2
+        let gateway = self.gateways.get(&sdc).filter(|gateway| !gateway.has(id, host));
+        gateway.is_some_and(|gateway| {
+            let told = now.since(gateway.told) >= limits.suspect_after * 2;
+            told || gateway.was_left(id, host)
+        })
+    }
+
+    /// Returns true if this host can use the volume through the gateway, by all that is known.
+    fn serves(
+        &self,
+        now: Time,
+        (id, volume): (VolumeId, &Volume),
+        (sdc, host): (SdcId, &str),
+        limits: &Limits,
+    ) -> bool {
+        volume.mapping.grant(sdc).is_some()
+            && self.gateways.get(&sdc).is_some_and(|gateway| gateway.has(id, host))
+            && !self.is_silent(now, sdc, limits)
     }
 
     /// Returns the gateway with the lowest number that can serve this host of the volume.
     fn successor(
         &self,
         now: Time,
-        (volume, state): (&Volume, &State),
+        (id, volume, state): (VolumeId, &Volume, &State),
         (but, host): (SdcId, &str),
         limits: &Limits,
     ) -> Option<SdcId> {
-        let can = |sdc: &SdcId| {
-            *sdc != but
-                && volume.mapping.grant(*sdc).is_some()
-                && self.has(*sdc, host)
-                && !self.is_silent(now, *sdc, limits)
-        };
+        let can = |sdc: SdcId| sdc != but && self.serves(now, (id, volume), (sdc, host), limits);
         let gateways = state.sdcs.iter().filter_map(|(id, sdc)| Some((sdc.gateway?, *id)));
-        gateways.filter(|(_, sdc)| can(sdc)).min().map(|(_, sdc)| sdc)
+        gateways.filter(|(_, sdc)| can(*sdc)).min().map(|(_, sdc)| sdc)
+    }
+
+    /// Moves the clocks on if the look comes too late: this MDM was stalled, or led no cluster that
+    /// it could change. It has heard nobody in that time.
+    fn excuse(&mut self, now: Time, late: Duration) {
+        let later = |time: Time| (time + late).min(now);
+        self.began = self.began.map(later);
+        for gateway in self.gateways.values_mut() {
+            (gateway.heard, gateway.told) = (later(gateway.heard), later(gateway.told));
+        }
     }
 
     /// Returns the seats that have to move now, if it is time to look at them.
     pub fn moves(&mut self, now: Time, state: &State, limits: &Limits) -> Option<Seat> {
-        self.due.filter(|at| *at <= now)?;
+        let due = self.due.filter(|at| *at <= now)?;
+        if now.since(due) >= limits.heartbeat_every {
+            self.excuse(now, now.since(due));
+        }
+        self.gateways.retain(|sdc, _| state.sdcs.contains_key(sdc));
         let all = state.volumes.iter().flat_map(|(id, v)| v.seats.iter().map(move |s| (*id, v, s)));
         let mut seats = all.peekable();
         let none = seats.peek().is_none();
         let change =
             |(id, volume, (host, seat)): (VolumeId, &Volume, (&String, &crate::seat::Seat))| {
-                let (place, from) = ((volume, state), (seat.sdc, host.as_str()));
+                let (place, from) = ((id, volume, state), (seat.sdc, host.as_str()));
                 if !self.is_over(now, place, from, limits) {
                     return None;
                 }
@@ -150,38 +217,73 @@ impl Seating {
         let changes: Vec<SeatChange> = seats.filter_map(change).take(MOVES).collect();
         let lasts: Duration = limits.suspect_after * 2;
         for gateway in self.gateways.values_mut() {
-            gateway.left.retain(|_, at| now.since(*at) < lasts);
+            if now.since(gateway.told) >= lasts {
+                gateway.left.clear();
+            }
         }
         self.due = (!none).then(|| now + limits.heartbeat_every);
         (!changes.is_empty()).then_some(Seat { changes })
     }
 
-    /// Returns the changes that give a gateway these seats, where no gateway has them, or where the
-    /// host wants them to move. If a volume has no room for a seat, the seat of a host that is
-    /// connected nowhere ends.
-    pub fn wished(&self, state: &State, sdc: SdcId, wishes: &[SeatWish]) -> Seat {
+    /// Returns a host of a full volume whose seat may end, because it can use the volume nowhere.
+    fn idle<'a>(
+        &self,
+        now: Time,
+        (id, volume, state): (VolumeId, &'a Volume, &State),
+        but: &BTreeSet<&str>,
+        limits: &Limits,
+    ) -> Option<(&'a String, SdcId)> {
+        let is_idle = |host: &str, sdc: SdcId| {
+            let by = |sdc: &SdcId| self.serves(now, (id, volume), (*sdc, host), limits);
+            !but.contains(host)
+                && self.is_over(now, (id, volume, state), (sdc, host), limits)
+                && !self.gateways.keys().any(by)
+        };
+        let mut seats = volume.seats.iter().map(|(host, seat)| (host, seat.sdc));
+        seats.find(|(host, sdc)| is_idle(host, *sdc))
+    }
+
+    /// Returns the changes that give a gateway these seats, where no gateway has them, where the
+    /// gateway that has one is without the host, or where the host wants them to move. If a volume
+    /// has no room for a seat, the seat of a host that can use the volume nowhere ends.
+    pub fn wished(
+        &self,
+        now: Time,
+        state: &State,
+        (sdc, wishes): (SdcId, &[SeatWish]),
+        limits: &Limits,
+    ) -> Seat {
         let mut changes = Vec::new();
-        for wish in wishes {
-            let Some(volume) = state.volumes.get(&VolumeId(wish.volume)) else { continue };
-            let (id, host) = (wish.volume, wish.host.clone());
-            if let Some(seat) = volume.seats.get(&wish.host) {
-                let from = seat.sdc.0;
-                let moves = wish.moves && seat.sdc != sdc;
-                changes.extend(moves.then(|| SeatChange { volume: id, host, from, to: sdc.0 }));
+        let mut asked = BTreeSet::new();
+        // For each volume: the number of its seats, and the hosts whose seat ends.
+        let mut rooms: BTreeMap<u32, (usize, BTreeSet<&str>)> = BTreeMap::new();
+        for SeatWish { volume: id, host, moves } in wishes {
+            let Some(volume) = state.volumes.get(&VolumeId(*id)) else { continue };
+            let may = volume.mapping.grant(sdc).is_some();
+            if !may || !asked.insert((id, host)) {
                 continue;
             }
-            if volume.seats.len() >= SEATS {
-                let anywhere = |host: &str| self.gateways.keys().any(|sdc| self.has(*sdc, host));
-                let idle = volume.seats.iter().find(|(host, _)| !anywhere(host));
-                let end = idle.map(|(host, seat)| (host.clone(), seat.sdc.0));
-                changes.extend(end.map(|(host, from)| SeatChange {
-                    volume: id,
-                    host,
-                    from,
-                    to: 0,
-                }));
+            if let Some(seat) = volume.seats.get(host) {
+                let (place, from) = ((VolumeId(*id), volume, state), (seat.sdc, host.as_str()));
+                let goes = *moves || self.is_over(now, place, from, limits);
+                let (host, from, to) = (host.clone(), seat.sdc.0, sdc.0);
+                let change = SeatChange { volume: *id, host, from, to };
+                changes.extend(Some(change).filter(|_| goes && from != to));
+                continue;
             }
-            changes.push(SeatChange { volume: id, host, from: 0, to: sdc.0 });
+            let new = || (volume.seats.len(), BTreeSet::new());
+            let (taken, ended) = rooms.entry(*id).or_insert_with(new);
+            if *taken >= SEATS {
+                let place = (VolumeId(*id), volume, state);
+                let Some((idle, from)) = self.idle(now, place, ended, limits) else { continue };
+                ended.insert(idle);
+                *taken -= 1;
+                let host = idle.clone();
+                changes.push(SeatChange { volume: *id, host, from: from.0, to: 0 });
+            }
+            *taken += 1;
+            let host = host.clone();
+            changes.push(SeatChange { volume: *id, host, from: 0, to: sdc.0 });
         }
         Seat { changes }
     }

@@ -17,6 +17,9 @@ mod damage;
 #[path = "all/reserve.rs"]
 #[allow(dead_code)] // One of its tests is used here.
 mod reserve;
+#[path = "all/seats.rs"]
+#[allow(dead_code)] // One of its tests is used here.
+mod seats;
 
 use base::mutant::{Mutant, choose};
 use base::{DeviceId, Incarnation, Limits, SdsId, Time};
@@ -53,6 +56,11 @@ fn every_mutant_is_caught() {
     mutants_forget_what_a_lost_mdm_told();
     who_weighs_nothing_or_moves_twice_is_noticed();
     notices(Mutant::ReserveAgain, reserve::a_change_that_comes_again_is_done_once);
+    notices(Mutant::MoveUnfenced, seats::a_move_raises_the_generation_and_the_first_seat_does_not);
+    notices(
+        Mutant::MoveUnfenced,
+        seats::after_a_recovery_no_seat_is_known_and_each_new_one_is_fenced,
+    );
     notices(Mutant::ErrorsAsZeros, damage::lost_data_is_an_error_or_zeros_as_the_order_says);
     notices(
         Mutant::ForgetDoubts,

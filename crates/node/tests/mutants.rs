@@ -65,6 +65,22 @@ fn every_mutant_is_caught() {
             Mutant::TakeEarlier,
             recovering::who_has_reported_takes_no_map_of_an_earlier_recovery,
         ),
+        (
+            Mutant::SeatBlindly,
+            mdm::seats::a_seat_is_confirmed_when_all_who_lead_know_of_it,
+        ),
+        (
+            Mutant::ServeUnseated,
+            sdc::seats::a_request_waits_until_the_seat_is_confirmed,
+        ),
+        (
+            Mutant::RenewUnseated,
+            sdc::seats::nothing_of_a_host_whose_seat_left_comes_later_and_others_notice_nothing,
+        ),
+        (
+            Mutant::RenewUnseated,
+            sdc::seats::a_seat_that_left_and_came_back_unseen_is_confirmed_again,
+        ),
     ];
     let mut tested: Vec<Mutant> = tests.iter().map(|(mutant, _)| *mutant).collect();
     tested.dedup();

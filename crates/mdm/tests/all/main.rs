@@ -15,5 +15,6 @@ mod recovery;
 mod reserve;
 mod reshape;
 mod scale;
+mod seating;
 mod seats;
 mod slowness;

@@ -49,7 +49,7 @@ fn numbers(s: &State, host: &str) -> (u32, u32, u32, u32) {
 }
 
 #[test]
-fn a_move_raises_the_generation_and_the_first_seat_does_not() {
+pub(crate) fn a_move_raises_the_generation_and_the_first_seat_does_not() {
     let mut s = state();
     assert_eq!(seat(&mut s, vec![change("a", 0, 1)]), Outcome::Changed);
     assert_eq!(numbers(&s, "a"), (1, 1, 1, 1));
@@ -138,7 +138,7 @@ fn maps_and_snapshots_have_seats_and_gateways() {
 
 /// The lost MDMs may have moved seats that the state does not have.
 #[test]
-fn after_a_recovery_no_seat_is_known_and_each_new_one_is_fenced() {
+pub(crate) fn after_a_recovery_no_seat_is_known_and_each_new_one_is_fenced() {
     let mut s = state();
     seat(&mut s, vec![change("a", 0, 1)]);
     let decided = s.clone();

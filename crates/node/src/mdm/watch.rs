@@ -194,7 +194,7 @@ impl Watch {
     /// Records a heartbeat of a client.
     pub(super) fn sdc_beats(&mut self, now: Time, sdc: SdcId, mut heartbeat: Heartbeat) {
         let hosts = heartbeat.hosts.take();
-        self.seating.heard(now, sdc, hosts.map(|hosts| hosts.names));
+        self.seating.heard(now, sdc, hosts);
         self.observed.sdcs.entry(sdc).or_default().beat(now, heartbeat);
     }
 

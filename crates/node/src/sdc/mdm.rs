@@ -205,7 +205,7 @@ impl Sdc {
             }
             Frame::SeatsTaken(_) if self.mdm.registered.is_some_and(|to| to.id == link) => {
                 let m = SeatsTaken::decode(body).map_err(|_| STRANGE)?;
-                if let Some(version) = self.seats_answer(m) {
+                if let Some(version) = self.seats_answer(now, m) {
                     self.mdm.want(version);
                 }
                 Ok(())

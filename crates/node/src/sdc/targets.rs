@@ -259,7 +259,8 @@ impl Sessions {
         let strangers = self.strangers.iter().filter_map(|list| Some(list.front()?.1)).min();
         let ticks = Time::earliest(self.iscsi.tick_at, self.nvme.tick_at);
         let asked = self.reserve.wake_at(limits.target_patience);
-        let unseated = self.crowded[UNSEATED].iter().map(|w| w.since + w.within).min();
+        let limited = self.crowded[UNSEATED].iter().filter(|w| !w.within.is_zero());
+        let unseated = limited.map(|w| w.since + w.within).min();
         let asked = Time::earliest(
             asked,
             Time::earliest(self.seats.wake_at(limits.target_patience), unseated),
@@ -545,6 +546,7 @@ impl Sdc {
             return;
         };
         self.targets.permissions.insert(link, (id, grant));
+        self.targets.seats_login(&self.map, link, id);
         let access = self.targets.access(link, &self.map.volumes[&id].reservations);
         self.targets.iscsi_access(link, access);
         self.counters.named(link, self.targets.iscsi.host(link));
@@ -593,6 +595,7 @@ impl Sdc {
             ready,
             hosts: &targets.iscsi,
             nvme: &targets.nvme,
+            seats: &targets.seats,
             link,
             at: session.at(),
         };

@@ -34,15 +34,19 @@ pub struct SeatInfo {
     pub since: u32,
 }
 
-/// The names of the hosts that are connected to a gateway, each once.
+/// The hosts that are connected to a gateway. Connections without a volume, as those of discovery,
+/// do not count.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct HostNames {
-    /// The names.
+    /// The names of hosts that can use each volume (NVMe), each once.
     #[prost(string, repeated, tag = "1")]
     pub names: Vec<String>,
+    /// Hosts that can use one volume (iSCSI), each once for a volume.
+    #[prost(message, repeated, tag = "2")]
+    pub sessions: Vec<SeatWish>,
 }
 
-/// A seat that a gateway asks for.
+/// A host of a volume: a seat that a gateway asks for, or a host that is connected.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct SeatWish {
     /// The volume.

@@ -5,7 +5,7 @@
 //! names are derived from the ids of cluster and volume ([`target::ident`]).
 
 use super::past_sessions::PastSessions;
-use super::seats::has_left;
+use super::seats::Seats;
 use super::{Session, Sessions};
 use crate::mapview::{Gateway, MapView, Volume};
 use crate::sdc::{Origin, Sdc};
@@ -160,6 +160,11 @@ impl Hosts {
         self.nexuses.get(&link).map_or("", |nexus| &nexus.initiator)
     }
 
+    /// Returns the volume and the host of each session that has a volume.
+    pub(super) fn paths(&self) -> impl Iterator<Item = (VolumeId, &str)> {
+        self.nexuses.values().filter_map(|nexus| Some((nexus.volume?, &nexus.initiator[..])))
+    }
+
     /// Returns the number of remembered sessions that have ended.
     pub(super) fn past_sessions(&self) -> usize {
         self.past_sessions.len()
@@ -183,6 +188,7 @@ pub(super) struct View<'a> {
     pub(super) ready: bool,
     pub(super) hosts: &'a Hosts,
     pub(super) nvme: &'a super::nvme::Hosts,
+    pub(super) seats: &'a Seats,
     pub(super) link: LinkId,
     /// The local address of the connection.
     pub(super) at: Option<SocketAddr>,
@@ -193,10 +199,10 @@ fn unit(
     map: &MapView,
     (limits, format, number): (&Limits, Format, u8),
     (id, volume): (VolumeId, &Volume),
-    host: &str,
+    (host, seats): (&str, &Seats),
 ) -> Option<Unit> {
     let grant = map.my_grant(volume)?;
-    let path = match has_left(map, volume, host) {
+    let path = match seats.is_standby(map, (id, volume), host) {
         true => Path::Standby,
         false => Path::Optimized,
     };
@@ -229,7 +235,7 @@ impl Targets for View<'_> {
         let (cluster, id) = ident::ids_of_iqn(AUTHORITY, name)?;
         let volume = self.map.volumes.get(&id).filter(|_| cluster == self.map.cluster)?;
         let of = (self.limits, self.format, self.number);
-        let unit = unit(self.map, of, (id, volume), initiator)?;
+        let unit = unit(self.map, of, (id, volume), (initiator, self.seats))?;
         Some(Target { unit, alias: volume.name.clone() })
     }
 
@@ -435,7 +441,7 @@ impl Sessions {
             let Some(nexus) = iscsi.session.nexus() else { continue };
             let Some(id) = nexus.volume else { continue };
             let Some(volume) = map.volumes.get(&id) else { continue };
-            if let Some(unit) = unit(map, of, (id, volume), &nexus.initiator) {
+            if let Some(unit) = unit(map, of, (id, volume), (&nexus.initiator, &self.seats)) {
                 iscsi.session.changed(unit);
             }
         }

@@ -246,6 +246,11 @@ impl Hosts {
         self.queues.get(&link).map(|queue| queue.host).or_else(of_controller)
     }
 
+    /// Returns the links of the I/O queues.
+    pub(super) fn queue_links(&self) -> impl Iterator<Item = LinkId> {
+        self.queues.keys().copied()
+    }
+
     /// Returns true if hosts have I/O queues.
     pub(super) fn has_queues(&self) -> bool {
         !self.queues.is_empty()

@@ -5,14 +5,16 @@
 //!   gives it the seat, and the MDM has answered that nothing of a former gateway can appear.
 //! - A seat is known by the generation at which it began. If it left and came back, it has to be
 //!   confirmed again.
-//! - The requests of a host end before any request gets the generation of a map in which the host's
-//!   seat is gone, or is another one. Otherwise they would get past the fence (rule R8).
+//! - The connections of a host close before any request gets the generation of a map in which the
+//!   host's seat is gone, or is another one. Otherwise its requests would get past the fence (rule
+//!   R8). What these connections have not delivered yet never counts: if the seat came back, it
+//!   would land on later writes through the other gateway.
 //! - One question to the MDM is under way. It is sent again until it is answered.
 
-use super::{Session, Sessions, UNSEATED, Waiting};
+use super::{Session, Sessions, UNSEATED, Waiting, take_from};
 use crate::link::send_control;
 use crate::mapview::{MapView, Volume};
-use crate::sdc::{Origin, Sdc};
+use crate::sdc::Sdc;
 use alloc::borrow::ToOwned;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -24,8 +26,14 @@ use mdm::seat::Seats as OfVolume;
 use seam::{BlockError, Effects};
 use wire::control::{HostNames, SEATS_PER_MESSAGE, SeatWish, SeatsTaken, TakeSeats};
 
-/// A question that is not answered is sent again after this time.
+/// A question that is not answered is sent again after this time. A seat that the MDM has not given
+/// is asked for again after this time.
 const AGAIN: Duration = Duration::from_secs(1);
+/// When another gateway has a seat, the MDM is asked once more after this time.
+const SOON: Duration = Duration::from_millis(500);
+/// The most bytes of names in a heartbeat. Further hosts are not told: a heartbeat that is too long
+/// would cost the link to the MDM.
+const NAMES: usize = 256 << 10;
 
 /// What this gateway may do for a host of a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,6 +71,15 @@ struct Activating {
     since: Time,
 }
 
+/// A seat that another gateway has, as the MDM has answered.
+#[derive(Clone, Copy, Debug)]
+struct Elsewhere {
+    /// The time of the first answer.
+    since: Time,
+    /// There were two answers, so the host hasn't just come from there.
+    settled: bool,
+}
+
 /// The seats of this gateway.
 #[derive(Debug, Default)]
 pub(super) struct Seats {
@@ -74,6 +91,12 @@ pub(super) struct Seats {
     wanted: BTreeMap<(VolumeId, String), bool>,
     /// Commands of hosts that want to be served by this gateway.
     activating: Vec<Activating>,
+    /// Seats of iSCSI hosts that other gateways have.
+    elsewhere: BTreeMap<(VolumeId, String), Elsewhere>,
+    /// Seats that the MDM has not given, and that no other gateway has: they are not asked for.
+    refused: BTreeSet<(VolumeId, String)>,
+    /// When all of these may be asked for again.
+    refused_until: Option<Time>,
     question: Option<Question>,
     /// The hosts are others than the MDM was told.
     pub(super) untold: bool,
@@ -82,8 +105,9 @@ pub(super) struct Seats {
 }
 
 impl Seats {
-    /// Returns what this gateway may do for a host.
-    fn place(&self, map: &MapView, host: &str, volume: VolumeId) -> Place {
+    /// Returns what this gateway may do for a host. An iSCSI host may have left the other gateway a
+    /// moment ago, and reach only this one: the MDM is asked before its requests fail.
+    fn place(&self, map: &MapView, (host, iscsi): (&str, bool), volume: VolumeId) -> Place {
         if mutant::on(Mutant::ServeUnseated) {
             return Place::Seated;
         }
@@ -91,23 +115,37 @@ impl Seats {
         let seat = of.seats.get(host);
         let confirmed = self.confirmed.get(&volume).and_then(|hosts| hosts.get(host));
         match confirmed {
-            _ if has_left(map, of, host) => Place::Elsewhere,
+            _ if iscsi && self.is_standby(map, (volume, of), host) => Place::Elsewhere,
+            _ if has_left(map, of, host) && !iscsi => Place::Elsewhere,
             Some(since) if seat.is_some_and(|seat| seat.since == *since) => Place::Seated,
             _ => Place::Unconfirmed,
         }
+    }
+
+    /// Returns true if another gateway serves this iSCSI host of the volume, as the MDM has said.
+    pub(super) fn is_standby(
+        &self,
+        map: &MapView,
+        (id, volume): (VolumeId, &Volume),
+        host: &str,
+    ) -> bool {
+        let settled = || self.elsewhere.get(&(id, host.to_owned())).is_some_and(|e| e.settled);
+        has_left(map, volume, host) && settled()
     }
 
     /// Asks for a seat, unless a question for it is under way.
     fn want(&mut self, volume: VolumeId, host: &str, moves: bool) {
         let same = |wish: &SeatWish| (wish.volume, wish.host.as_str()) == (volume.0, host);
         let asked = |q: &Question| q.seats.iter().any(|w| same(w) && (w.moves || !moves));
-        if !self.question.as_ref().is_some_and(asked) {
-            *self.wanted.entry((volume, host.to_owned())).or_default() |= moves;
+        let wanted = (volume, host.to_owned());
+        let refused = self.refused.contains(&wanted) || self.elsewhere.contains_key(&wanted);
+        if !self.question.as_ref().is_some_and(asked) && (moves || !refused) {
+            *self.wanted.entry(wanted).or_default() |= moves;
         }
     }
 
     /// Confirms the seats of an answer that the map has, if the map is as new as the answer.
-    fn learn(&mut self, map: &MapView) {
+    fn learn(&mut self, now: Time, map: &MapView) {
         let known = |q: &mut Question| {
             q.answer.as_ref().is_some_and(|answer| MapVersion(answer.map) <= map.version)
         };
@@ -117,26 +155,64 @@ impl Seats {
         };
         for (SeatWish { volume, host, .. }, since) in seats.into_iter().zip(answer.since) {
             let volume = VolumeId(volume);
-            let seat = map.volumes.get(&volume).and_then(|v| v.seats.get(&host));
-            if seat.is_some_and(|seat| Some(seat.sdc) == map.me && seat.since == since) {
-                self.confirmed.entry(volume).or_default().insert(host, since);
+            match map.volumes.get(&volume).and_then(|v| v.seats.get(&host)) {
+                None => {
+                    self.refused.insert((volume, host));
+                    self.refused_until.get_or_insert(now + AGAIN);
+                }
+                Some(seat) if Some(seat.sdc) == map.me && seat.since == since => {
+                    self.confirmed.entry(volume).or_default().insert(host, since);
+                }
+                Some(seat) if Some(seat.sdc) == map.me => {} // it began anew
+                Some(_) => {
+                    let first = Elsewhere { since: now, settled: false };
+                    let known = self.elsewhere.entry((volume, host)).or_insert(first);
+                    known.settled |= now.since(known.since) >= SOON;
+                }
             }
         }
         self.review = true;
     }
 
+    /// Lets requests ask again for seats that the MDM has not given, and asks again for those that
+    /// another gateway has.
+    fn retry(&mut self, now: Time) {
+        let again =
+            |(_, e): &(&(VolumeId, String), &Elsewhere)| !e.settled && now.since(e.since) >= SOON;
+        if self.question.is_none() {
+            for (of, _) in self.elsewhere.iter().filter(again) {
+                self.wanted.entry(of.clone()).or_insert(false);
+            }
+        }
+        if self.refused_until.take_if(|at| *at <= now).is_some() {
+            self.refused.clear();
+            self.review = true;
+        }
+    }
+
+    /// Forgets confirmations of a volume that are worth nothing by this map.
+    fn prune(&mut self, map: &MapView, volume: VolumeId) {
+        self.elsewhere.retain(|(id, host), _| {
+            *id != volume || map.volumes.get(id).is_some_and(|v| has_left(map, v, host))
+        });
+        let Some(hosts) = self.confirmed.get_mut(&volume) else { return };
+        let seats = map.volumes.get(&volume).map(|volume| &volume.seats);
+        let seat = |host: &str| seats?.get(host).filter(|seat| Some(seat.sdc) == map.me);
+        hosts.retain(|host, since| seat(host).is_some_and(|seat| seat.since == *since));
+        if hosts.is_empty() {
+            self.confirmed.remove(&volume);
+        }
+    }
+
     /// Forgets a host that is not connected any more.
     fn forget(&mut self, host: &str) {
         self.wanted.retain(|(_, other), _| other != host);
+        self.elsewhere.retain(|(_, other), _| other != host);
+        self.refused.retain(|(_, other)| other != host);
         self.confirmed.retain(|_, hosts| {
             hosts.remove(host);
             !hosts.is_empty()
         });
-    }
-
-    /// Returns true while commands of hosts wait to be served here.
-    pub(super) fn waits(&self) -> bool {
-        !self.activating.is_empty()
     }
 
     /// Returns true if there may be a question to send.
@@ -145,12 +221,21 @@ impl Seats {
         self.question.is_some() || !self.wanted.is_empty()
     }
 
+    /// Returns true while commands of hosts wait to be served here.
+    pub(super) fn waits(&self) -> bool {
+        !self.activating.is_empty()
+    }
+
     /// Returns when a question is due, or a command has waited for too long.
     pub(super) fn wake_at(&self, patience: Duration) -> Option<Time> {
         let question = self.question.as_ref().filter(|q| q.answer.is_none());
-        let again = question.and_then(|question| question.sent).map(|sent| sent + AGAIN);
+        let again = question.and_then(|q| q.sent).map(|sent| sent + AGAIN);
         let late = self.activating.iter().map(|a| a.since + patience).min();
-        Time::earliest(again, late)
+        let asks = |of| self.question.is_some() || self.wanted.contains_key(of);
+        let open = self.elsewhere.iter().filter(|(of, e)| !e.settled && !asks(of));
+        let soon = open.map(|(_, e)| e.since + SOON).min();
+        let retry = Time::earliest(self.refused_until, soon);
+        Time::earliest(Time::earliest(again, late), retry)
     }
 }
 
@@ -169,10 +254,33 @@ impl Sessions {
         links.filter(|host| !host.is_empty()).collect()
     }
 
+    /// Returns the hosts that can use volumes here, without those of discovery: by NVMe, and those
+    /// of each volume by iSCSI.
+    fn paths(&self) -> (BTreeSet<&str>, BTreeSet<(VolumeId, &str)>) {
+        let nvme = self.nvme.queue_links().map(|link| self.nvme.host(link));
+        (nvme.filter(|host| !host.is_empty()).collect(), self.iscsi.paths().collect())
+    }
+
     /// Returns the hosts for a heartbeat, if the MDM has not been told of them.
     pub(in crate::sdc) fn seats_hosts(&mut self) -> Option<HostNames> {
-        let untold = core::mem::take(&mut self.seats.untold);
-        untold.then(|| HostNames { names: self.hosts().into_iter().map(String::from).collect() })
+        if !core::mem::take(&mut self.seats.untold) {
+            return None;
+        }
+        let (names, sessions) = self.paths();
+        let mut room = NAMES;
+        let mut fits = |name: &str| {
+            let bytes = name.len() + 16;
+            room = room.saturating_sub(bytes);
+            room >= bytes
+        };
+        let names = names.into_iter().filter(|name| fits(name)).map(String::from).collect();
+        let sessions = sessions.into_iter().filter(|(_, host)| fits(host));
+        let wish = |(volume, host): (VolumeId, &str)| SeatWish {
+            volume: volume.0,
+            host: host.into(),
+            moves: false,
+        };
+        Some(HostNames { names, sessions: sessions.map(wish).collect() })
     }
 
     /// Records that the MDM has to be told of the hosts.
@@ -185,9 +293,9 @@ impl Sessions {
         if host.is_empty() {
             return;
         }
+        self.seats.untold = true;
         if !self.sessions.keys().any(|link| self.host(*link) == host) {
             self.seats.forget(host);
-            self.seats.untold = true;
         }
     }
 
@@ -220,7 +328,16 @@ impl Sessions {
     }
 
     fn place(&self, map: &MapView, link: LinkId, volume: VolumeId) -> Place {
-        self.seats.place(map, self.host(link), volume)
+        let iscsi = !self.iscsi.host(link).is_empty();
+        self.seats.place(map, (self.host(link), iscsi), volume)
+    }
+
+    /// Asks for the seat of a host that has just logged in, unless it is confirmed.
+    pub(super) fn seats_login(&mut self, map: &MapView, link: LinkId, volume: VolumeId) {
+        if self.place(map, link, volume) == Place::Unconfirmed {
+            let host = self.host(link).to_owned();
+            self.seats.want(volume, &host, false);
+        }
     }
 
     /// Begins a command of a host that wants to be served by this gateway.
@@ -292,6 +409,8 @@ impl Sdc {
         changed: &[(VolumeId, OfVolume)],
         out: &mut Effects,
     ) {
+        // First of all: a request that follows from the end of another one counts by this map, too.
+        changed.iter().for_each(|(id, _)| self.targets.unseat(*id));
         for (id, before) in changed {
             let Some(volume) = self.map.volumes.get(id) else { continue };
             let mine = |seats: &OfVolume, host: &str| {
@@ -310,22 +429,17 @@ impl Sdc {
             let hosts = self.targets.hosts();
             let given: Vec<String> = hosts.into_iter().filter(given).map(String::from).collect();
             given.iter().for_each(|host| self.targets.seats.want(*id, host, false));
-            self.targets.unseat(*id);
-            if !lost.is_empty() && !mutant::on(Mutant::RenewUnseated) {
-                let waits = |w: &Waiting| w.request.volume == *id && lost.contains(&w.link);
-                self.targets_end(now, waits, BlockError::Elsewhere, out);
-                let id = *id;
-                let ends = |origin: Origin| match origin {
-                    Origin::Program { .. } => false,
-                    Origin::Target { link, arrival, .. } => {
-                        arrival.volume == id && lost.contains(&link)
-                    }
-                };
-                self.client(now, out, |client, turn| client.end(ends, BlockError::Elsewhere, turn));
+            self.targets.seats.prune(&self.map, *id);
+            if mutant::on(Mutant::RenewUnseated) {
+                continue;
+            }
+            for link in lost {
+                self.target_close(now, link, Some("another gateway serves its host now"), out);
             }
             self.targets.seats.review = true;
         }
-        self.seats_learn();
+        self.targets.seats.confirmed.retain(|id, _| self.map.volumes.contains_key(id));
+        self.seats_learn(now);
     }
 
     /// Uses the number that the map gives this gateway. Hosts know it, and were told that it never
@@ -333,7 +447,8 @@ impl Sdc {
     pub(in crate::sdc) fn gateway_number(&mut self, now: Time, out: &mut Effects) {
         let number = self.map.my_number();
         let before = core::mem::replace(&mut self.targets.number, number);
-        if before == number || before.is_none() {
+        // Connections that came before there was a number have ids of gateway 0.
+        if before.unwrap_or(0) == number.unwrap_or(0) {
             return;
         }
         let hosts = self.targets.sessions.iter().filter(|(_, s)| !matches!(s, Session::Nbd(_)));
@@ -345,16 +460,20 @@ impl Sdc {
     }
 
     /// Uses an answer of the MDM that has waited for this map.
-    fn seats_learn(&mut self) {
-        self.targets.seats.learn(&self.map);
+    fn seats_learn(&mut self, now: Time) {
+        let settled = |seats: &Seats| seats.elsewhere.values().filter(|e| e.settled).count();
+        let before = settled(&self.targets.seats);
+        self.targets.seats.learn(now, &self.map);
+        // iSCSI hosts are told that their path is in standby.
+        self.targets.review |= settled(&self.targets.seats) != before;
     }
 
     /// Takes the MDM's answer to a question. Returns the version of the map that it needs.
-    pub(in crate::sdc) fn seats_answer(&mut self, m: SeatsTaken) -> Option<MapVersion> {
+    pub(in crate::sdc) fn seats_answer(&mut self, now: Time, m: SeatsTaken) -> Option<MapVersion> {
         let version = MapVersion(m.map);
         let asked = self.targets.seats.question.as_mut().filter(|q| q.number == m.number)?;
         asked.answer = Some(m);
-        self.seats_learn();
+        self.seats_learn(now);
         Some(version)
     }
 
@@ -369,6 +488,7 @@ impl Sdc {
     /// Asks the MDM for the seats that are wanted, if no question is under way, and repeats one that
     /// was not answered.
     pub(in crate::sdc) fn seats_ask(&mut self, now: Time, out: &mut Effects) {
+        self.targets.seats.retry(now);
         let Some(link) = self.mdm.link() else { return };
         let seats = &mut self.targets.seats;
         if seats.question.is_none() && !seats.wanted.is_empty() {
@@ -398,23 +518,29 @@ impl Sdc {
         self.targets.seats.review = false;
         let patience = self.config.limits.target_patience;
         self.targets.seats_activated(now, &self.map, patience);
-        let waiting = core::mem::take(&mut self.targets.crowded[UNSEATED]);
-        for waiting in waiting {
-            let (link, volume) = (waiting.link, waiting.request.volume);
+        let (mut seated, mut left) = (BTreeSet::new(), BTreeSet::new());
+        let queue = self.targets.crowded[UNSEATED].iter();
+        let all: BTreeSet<_> = queue.map(|w| (w.link, w.request.volume)).collect();
+        for (link, volume) in all {
             match self.targets.place(&self.map, link, volume) {
-                Place::Seated => self.target_pass(now, waiting, out),
+                Place::Seated => drop(seated.insert((link, volume))),
+                Place::Elsewhere => drop(left.insert((link, volume))),
                 Place::Unconfirmed => {
                     let host = self.targets.host(link).to_owned();
                     self.targets.seats.want(volume, &host, false);
-                    self.targets.crowded[UNSEATED].push_back(waiting);
-                }
-                Place::Elsewhere => {
-                    let Waiting { link, tag, arrival, .. } = waiting;
-                    let origin = Origin::Target { link, tag, arrival };
-                    self.counters.done(now, &self.map, &origin, false);
-                    self.target_done(now, link, tag, Err(BlockError::Elsewhere), out);
                 }
             }
+        }
+        let is_of = |list: &BTreeSet<(LinkId, VolumeId)>, w: &Waiting| {
+            list.contains(&(w.link, w.request.volume))
+        };
+        let queue = &mut self.targets.crowded[UNSEATED];
+        for waiting in take_from(queue, 0, |w| is_of(&seated, w)) {
+            self.target_pass(now, waiting, out);
+        }
+        // Sessions may end others of their requests in return, so these come last.
+        if !left.is_empty() {
+            self.targets_end(now, |w| is_of(&left, w), BlockError::Elsewhere, out);
         }
     }
 }

@@ -9,6 +9,7 @@ mod members;
 mod recovery;
 mod registration;
 pub(crate) mod reservations;
+pub(crate) mod seats;
 mod versions;
 
 use base::{ClusterId, DeviceId, Limits, LinkId, MapVersion, Prng, Time};

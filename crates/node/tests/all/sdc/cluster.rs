@@ -56,8 +56,13 @@ pub(crate) struct Log {
     pub asked: Vec<Reserve>,
     /// Seats that were asked for.
     pub wished: Vec<TakeSeats>,
-    /// The hosts, according to the last heartbeat that had them.
+    /// The hosts of all volumes and those of one, according to the last heartbeat that had them.
     pub hosts: Vec<String>,
+    pub sessions: Vec<(u32, String)>,
+    /// Heartbeats that had hosts.
+    pub host_lists: u32,
+    /// The bytes of the longest heartbeat.
+    pub longest_beat: usize,
     pub ios: Vec<(u32, Io)>,
     /// The protocol versions of their frames.
     pub versions: Vec<(u32, u16)>,
@@ -315,7 +320,13 @@ impl Cluster {
                 let beat = Heartbeat::decode(body).unwrap();
                 self.log.counts = beat.counts.unwrap_or(core::mem::take(&mut self.log.counts));
                 (self.log.attached, self.log.refused_by) = (beat.attached, beat.refused_by);
-                self.log.hosts.clone_from(&beat.hosts.map_or(self.log.hosts.clone(), |h| h.names));
+                self.log.longest_beat = self.log.longest_beat.max(body.len());
+                if let Some(hosts) = beat.hosts {
+                    self.log.host_lists += 1;
+                    self.log.hosts = hosts.names;
+                    let sessions = hosts.sessions.into_iter();
+                    self.log.sessions = sessions.map(|wish| (wish.volume, wish.host)).collect();
+                }
                 self.log.connected = (beat.connections, beat.iscsi_sessions);
             }
             Kind::MapPull => {

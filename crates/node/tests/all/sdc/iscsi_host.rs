@@ -9,6 +9,7 @@ use target::ident;
 /// One session of a host.
 pub(crate) struct Host {
     pub link: LinkId,
+    pub name: String,
     framer: SdcFramer,
     cmd_sn: u32,
 }
@@ -48,7 +49,7 @@ impl Host {
     pub(crate) fn connect(c: &mut Cluster) -> Host {
         let link = c.accept(ISCSI);
         let framer = SdcFramer::new(ISCSI, &wire::DIALECT, &Limits::SHIPPED);
-        Host { link, framer, cmd_sn: 7 }
+        Host { link, name: "iqn.2026-11.test:host".into(), framer, cmd_sn: 7 }
     }
 
     /// Logs in, and fetches the unit attention of a new session.
@@ -69,8 +70,9 @@ impl Host {
     /// Logs in. Returns the status: class and detail.
     pub(crate) fn log_in(&mut self, c: &mut Cluster, isid: u8) -> u16 {
         let text = format!(
-            "InitiatorName=iqn.2026-11.test:host\0TargetName={}\0SessionType=Normal\0\
+            "InitiatorName={}\0TargetName={}\0SessionType=Normal\0\
              InitialR2T=No\0ImmediateData=Yes\0MaxRecvDataSegmentLength=262144\0",
+            self.name,
             target()
         );
         let mut bhs = [0; 48];

@@ -14,4 +14,5 @@ mod nvme_host;
 pub(crate) mod nvme_reservations;
 mod orphans;
 pub(crate) mod reservations;
+pub(crate) mod seats;
 mod versions;
