@@ -103,15 +103,17 @@ impl Seating {
         }
     }
 
-    /// Records that a gateway asks for these seats: it has their hosts, though its heartbeat may
-    /// come later.
-    pub fn asked(&mut self, sdc: SdcId, wishes: &[SeatWish]) {
+    /// Records that a gateway asks for these seats. It has or had their hosts: the heartbeat that
+    /// tells of them gets as much time as one that tells of a host which has come back.
+    pub fn asked(&mut self, now: Time, sdc: SdcId, wishes: &[SeatWish]) {
         let Some(gateway) = self.gateways.get_mut(&sdc) else { return };
-        for wish in wishes {
-            if gateway.hosts.len() < HOSTS || gateway.hosts.contains_key(&wish.host) {
-                gateway.hosts.entry(wish.host.clone()).or_default().insert(wish.volume);
+        for SeatWish { volume, host } in wishes {
+            let left = |volume: u32| gateway.left.contains_key(&(host.clone(), volume));
+            if !gateway.has(VolumeId(*volume), host) && !left(ALL) && !left(*volume) {
+                gateway.left.insert((host.clone(), *volume), now);
             }
         }
+        self.due.get_or_insert(now);
     }
 
     /// Records that a client is another process from now on, which has no hosts yet.

@@ -15,7 +15,7 @@
 //! 5. A replica that is not in sync joins in the same way, while clients continue to write (R11).
 //!
 //! `docs/internals/protocol.md` describes the protocol and why it is safe, and
-//! `docs/internals/rules.md` the rules R1 to R18. The state machines here know neither connections
+//! `docs/internals/rules.md` the rules R1 to R19. The state machines here know neither connections
 //! nor disk formats: the owner of a [`Mirror`] tells it which link leads to which device, and gives
 //! it a [`seam::UnitStore`], the unit store.
 //!

@@ -212,7 +212,7 @@ impl Sdc {
             writes: requests - requests / 4,
             ops: requests * 3,
             nbd: self.targets.nbd_bounds(limits),
-            iscsi: self.targets.iscsi_bounds(limits),
+            iscsi: self.targets.iscsi_bounds(&self.map, limits),
         }
     }
 

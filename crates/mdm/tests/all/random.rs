@@ -9,7 +9,7 @@ use mdm::status::status;
 use mdm::{Command, State};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use wire::control::{DeviceInfo, DeviceKind, GroupInfo, MapPage, VolumeInfo};
+use wire::control::{DeviceInfo, DeviceKind, GatewayInfo, GroupInfo, MapPage, VolumeInfo};
 
 /// A step, to be made into a command that mostly makes sense in the present state.
 #[derive(Clone, Debug)]
@@ -25,6 +25,7 @@ enum Step {
     Resize { name: u8, size: u64 },
     Delete { name: u8 },
     Sdc { name: u8 },
+    Seat { changes: Vec<(usize, u8, u32, u32)> },
 }
 
 fn steps() -> impl Strategy<Value = Step> {
@@ -45,6 +46,8 @@ fn steps() -> impl Strategy<Value = Step> {
         1 => (0..4u8, 0..5u64).prop_map(|(name, size)| Step::Resize { name, size: size << 20 }),
         1 => (0..4u8).prop_map(|name| Step::Delete { name }),
         1 => (0..4u8).prop_map(|name| Step::Sdc { name }),
+        2 => prop::collection::vec((0..20usize, 0..3u8, 0..4u32, 0..4u32), 1..6)
+            .prop_map(|changes| Step::Seat { changes }),
     ]
 }
 
@@ -136,7 +139,19 @@ fn command(state: &State, step: &Step) -> Option<Command> {
             let name = format!("c{name}");
             let sdc = state.sdc_named(&name).map_or(state.next_sdc(), |(id, _)| id).0;
             let incarnation = state.next_incarnation.0;
-            Command::RegisterSdc(RegisterSdc { sdc, name, incarnation, ..Default::default() })
+            let uris = vec!["iscsi://10.0.0.1:3260".into()];
+            Command::RegisterSdc(RegisterSdc { sdc, name, incarnation, uris, ..Default::default() })
+        }
+        Step::Seat { changes } => {
+            let ids: Vec<_> = state.volumes.keys().collect();
+            let one = |(i, host, from, to): &(usize, u8, u32, u32)| {
+                let (volume, host) = (ids.get(*i % ids.len().max(1))?.0, format!("h{host}"));
+                // Mostly the gateway that has the seat.
+                let has = state.volumes[&base::VolumeId(volume)].seats.get(&host);
+                let from = if *from == 3 { *from } else { has.map_or(0, |seat| seat.sdc.0) };
+                Some(SeatChange { volume, host, from, to: *to })
+            };
+            Command::Seat(Seat { changes: changes.iter().filter_map(one).collect() })
         }
     })
 }
@@ -148,6 +163,7 @@ struct View {
     devices: BTreeMap<u32, DeviceInfo>,
     groups: BTreeMap<u32, GroupInfo>,
     volumes: BTreeMap<u32, VolumeInfo>,
+    gateways: Vec<GatewayInfo>,
     next_volume: u32,
 }
 
@@ -160,6 +176,9 @@ impl View {
             self.devices.extend(page.devices.into_iter().map(|d| (d.id, d)));
             self.groups.extend(page.groups.into_iter().map(|g| (g.id, g)));
             self.volumes.extend(page.volumes.into_iter().map(|v| (v.id, v)));
+            if page.gateways_at > 0 {
+                self.gateways = page.gateways;
+            }
             if page.last {
                 self.volumes.retain(|id, _| page.live.contains(id));
                 self.next_volume = page.next_volume;

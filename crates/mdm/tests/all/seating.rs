@@ -252,18 +252,22 @@ fn only_a_session_that_can_use_the_volume_counts() {
     assert_eq!(b.pass(ms(400), &[1, 2, 3]), moved("a", 1, 3));
 }
 
-/// The question may come before the heartbeat that names the host.
+/// The question may come before the heartbeat that names the host, or after one without it.
 #[test]
-fn a_gateway_that_asks_for_a_seat_has_its_host() {
+fn a_gateway_that_asks_for_a_seat_gets_time_to_name_the_host_and_is_not_believed_for_longer() {
     let mut b = Bench::with(&[(1, &[]), (2, &["a"])]);
     assert_eq!(b.pass(ms(5000), &[1, 2]), []);
     let wishes = [wish(1, "a")];
-    b.seating.asked(SdcId(1), &wishes);
+    b.seating.asked(b.now, SdcId(1), &wishes);
     assert_eq!(b.wished(1, &wishes), [(1, "a".into(), 0, 1)]);
     b.seat("a", 1);
+    assert_eq!(b.pass(ms(1900), &[1, 2]), []);
+    b.tell(1, &["a"]);
     assert_eq!(b.pass(ms(5000), &[1, 2]), []);
     b.tell(1, &[]);
-    assert_eq!(b.pass(ms(2300), &[1, 2]), moved("a", 1, 2));
+    assert_eq!(b.pass(ms(1000), &[1, 2]), []);
+    b.seating.asked(b.now, SdcId(1), &wishes);
+    assert_eq!(b.pass(ms(1300), &[1, 2]), moved("a", 1, 2), "it is a repeated question");
 }
 
 #[test]

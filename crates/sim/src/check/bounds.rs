@@ -81,9 +81,9 @@ fn client_rows(is: sdc::ListLengths, may: sdc::ListLengths) -> [Row; 10] {
 }
 
 /// Returns all lists of a client's iSCSI connections by name.
-fn iscsi_rows(is: IscsiLengths, may: IscsiLengths) -> [Row; 14] {
-    let IscsiLengths { connections, strangers, session, memory, asking, changes, past_sessions } =
-        is;
+fn iscsi_rows(is: IscsiLengths, may: IscsiLengths) -> [Row; 16] {
+    let IscsiLengths { connections, strangers, session, memory, asking, changes, .. } = is;
+    let IscsiLengths { past_sessions, unseated, seats, .. } = is;
     let target::iscsi::ListLengths {
         commands,
         immediate,
@@ -110,6 +110,8 @@ fn iscsi_rows(is: IscsiLengths, may: IscsiLengths) -> [Row; 14] {
         ("commands that wait for changes of reservations", asking, may.asking),
         ("changes of reservations under way", changes, may.changes),
         ("remembered sessions", past_sessions, may.past_sessions),
+        ("requests that wait for a seat", unseated, may.unseated),
+        ("seats that are known or wanted", seats, may.seats),
     ]
 }
 
@@ -252,7 +254,7 @@ mod tests {
         (|g| &mut g.nbd.waiting_bytes, "bytes of writes that wait for space"),
     ];
     /// The same of its iSCSI connections.
-    const ISCSI: [(List<IscsiLengths>, &str); 14] = [
+    const ISCSI: [(List<IscsiLengths>, &str); 16] = [
         (|g| &mut g.connections, "iSCSI connections"),
         (|g| &mut g.strangers, "iSCSI connections without a volume"),
         (|g| &mut g.session.commands, "outstanding commands of a session"),
@@ -267,6 +269,8 @@ mod tests {
         (|g| &mut g.asking, "commands that wait for changes of reservations"),
         (|g| &mut g.changes, "changes of reservations under way"),
         (|g| &mut g.past_sessions, "remembered sessions"),
+        (|g| &mut g.unseated, "requests that wait for a seat"),
+        (|g| &mut g.seats, "seats that are known or wanted"),
     ];
     /// The same of an MDM.
     const MDM: [(List<mdm::ListLengths>, &str); 12] = [

@@ -25,7 +25,7 @@ impl Work<'_> {
         if self.state().recovery.open || !lives {
             return; // a heartbeat tells a client that its incarnation is over
         }
-        self.watch.seating.asked(sdc, &m.seats);
+        self.watch.seating.asked(self.now, sdc, &m.seats);
         let (limits, wishes) = (&self.config.limits, (sdc, &m.seats[..]));
         let seats = self.watch.seating.wished(self.now, self.state(), wishes, limits);
         let changed = !seats.changes.is_empty() && self.execute(Command::Seat(seats));

@@ -1,7 +1,8 @@
 //! Lengths of the lists that iSCSI hosts can make longer, for judges, and the bounds of these
 //! lengths. `docs/internals/limits.md` explains the bounds.
 
-use super::{CONNECTIONS, STRANGERS, Sessions, past_sessions, reserve};
+use super::{CONNECTIONS, STRANGERS, Sessions, UNSEATED, past_sessions, reserve};
+use crate::mapview::MapView;
 use crate::sdc::Origin;
 use base::{Limits, LinkId};
 use mirror::client::Client;
@@ -24,6 +25,10 @@ pub struct IscsiLengths {
     pub changes: usize,
     /// Remembered sessions that have ended.
     pub past_sessions: usize,
+    /// Requests of all hosts that wait for a seat.
+    pub unseated: usize,
+    /// Seats that are confirmed, asked for, or wanted.
+    pub seats: usize,
 }
 
 /// Returns the most memory of the commands of one session, in bytes: what is being read and what
@@ -50,11 +55,13 @@ impl Sessions {
             asking: self.reserve.asking(),
             changes: self.reserve.under_way(),
             past_sessions: self.iscsi.past_sessions(),
+            unseated: self.crowded[UNSEATED].len(),
+            seats: self.seats.known(),
         }
     }
 
     /// Returns how long the lists may be with these connections.
-    pub(in crate::sdc) fn iscsi_bounds(&self, limits: &Limits) -> IscsiLengths {
+    pub(in crate::sdc) fn iscsi_bounds(&self, map: &MapView, limits: &Limits) -> IscsiLengths {
         let links = || self.sessions.keys().copied();
         IscsiLengths {
             connections: CONNECTIONS,
@@ -64,6 +71,8 @@ impl Sessions {
             asking: links().map(|link: LinkId| self.in_flight(link)).sum(),
             changes: reserve::UNDER_WAY,
             past_sessions: past_sessions::MOST,
+            unseated: links().map(|link: LinkId| self.in_flight(link)).sum(),
+            seats: self.seats_most(map),
         }
     }
 }

@@ -22,7 +22,7 @@ use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
 use base::time::Duration;
 use base::{LinkId, MapVersion, Time, VolumeId};
-use mdm::seat::Seats as OfVolume;
+use mdm::seat::{SEATS, Seats as OfVolume};
 use seam::{BlockError, Effects};
 use wire::control::{HostNames, SEATS_PER_MESSAGE, SeatWish, SeatsTaken, TakeSeats};
 
@@ -215,6 +215,13 @@ impl Seats {
         });
     }
 
+    /// Returns the number of seats that are confirmed, asked for, wanted or refused.
+    pub(super) fn known(&self) -> usize {
+        let confirmed: usize = self.confirmed.values().map(BTreeMap::len).sum();
+        let asked = self.question.as_ref().map_or(0, |question| question.seats.len());
+        confirmed + asked + self.wanted.len() + self.refused.len()
+    }
+
     /// Returns true if there may be a question to send.
     #[inline]
     pub(in crate::sdc) fn has_question(&self) -> bool {
@@ -252,6 +259,12 @@ impl Sessions {
     fn hosts(&self) -> BTreeSet<&str> {
         let links = self.sessions.keys().map(|link| self.host(*link));
         links.filter(|host| !host.is_empty()).collect()
+    }
+
+    /// Returns how many seats [`Seats::known`] may count: those of the map, one question, and one for
+    /// each host and volume.
+    pub(super) fn seats_most(&self, map: &MapView) -> usize {
+        (SEATS + self.hosts().len()) * map.volumes.len() + SEATS_PER_MESSAGE
     }
 
     /// Returns the hosts that can use volumes here, without those of discovery: by NVMe, and those
@@ -489,7 +502,11 @@ impl Sdc {
     /// was not answered.
     pub(in crate::sdc) fn seats_ask(&mut self, now: Time, out: &mut Effects) {
         self.targets.seats.retry(now);
-        let Some(link) = self.mdm.link() else { return };
+        let Some(link) = self.mdm.link() else {
+            // It is sent on the next link, and not at a time.
+            self.targets.seats.question.iter_mut().for_each(|question| question.sent = None);
+            return;
+        };
         let seats = &mut self.targets.seats;
         if seats.question.is_none() && !seats.wanted.is_empty() {
             seats.number += 1;

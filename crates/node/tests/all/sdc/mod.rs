@@ -15,4 +15,5 @@ pub(crate) mod nvme_reservations;
 mod orphans;
 pub(crate) mod reservations;
 pub(crate) mod seats;
+pub(crate) mod seats_play;
 mod versions;

@@ -13,10 +13,10 @@ use target::reserve::{Change, Identity, Kind as Type};
 use wire::control::{GatewayInfo, SeatInfo, SeatsTaken, TakeSeats};
 use wire::{Header, Kind};
 
-const HOST: &str = "iqn.2026-11.test:host";
-const NVME_HOST: &str = "nqn.host";
+pub(crate) const HOST: &str = "iqn.2026-11.test:host";
+pub(crate) const NVME_HOST: &str = "nqn.host";
 /// The other gateway.
-const OTHER: u32 = 7;
+pub(crate) const OTHER: u32 = 7;
 /// Another gateway serves the host: standby, and inaccessible.
 const STANDBY: Result<(), Sense> = Err((2, 4, 0x0b));
 const INACCESSIBLE: u16 = 0x0302;
@@ -28,12 +28,12 @@ const ACCESS_CHANGED: u32 = 0x0c_0302;
 const NO_PRIMARY: Result<(), Sense> = Err((2, 4, 1));
 const NOT_READY: u16 = 0x0082;
 
-fn ms(n: u64) -> Duration {
+pub(crate) fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
 /// A cluster with two gateways whose MDM answers no question for seats.
-fn silent() -> Cluster {
+pub(crate) fn silent() -> Cluster {
     let mut c = Cluster::ready();
     c.keeps_seats = true;
     c.change(|map| {
@@ -58,7 +58,7 @@ fn volume_of(c: &mut Cluster) -> &mut wire::control::VolumeInfo {
 }
 
 /// Gives a gateway the seat of a host, as the MDM does when it moves one.
-fn give(c: &mut Cluster, host: &str, sdc: u32) {
+pub(crate) fn give(c: &mut Cluster, host: &str, sdc: u32) {
     c.map.version += 1;
     let volume = volume_of(c);
     volume.generation += 1;
@@ -76,7 +76,7 @@ fn give_and_tell(c: &mut Cluster, host: &str, sdc: u32) {
 }
 
 /// The host of NVMe: an admin queue, and an I/O queue.
-fn nvme(c: &mut Cluster) -> (Queue, Queue) {
+pub(crate) fn nvme(c: &mut Cluster) -> (Queue, Queue) {
     let admin = Queue::admin(c);
     let io = Queue::io(c, &admin, 1).unwrap();
     (admin, io)
@@ -99,7 +99,7 @@ fn numbers(c: &Cluster) -> Vec<u64> {
     c.log.wished.iter().map(|m| m.number).collect()
 }
 
-fn hosts_of(m: &TakeSeats) -> Vec<(u32, &str)> {
+pub(crate) fn hosts_of(m: &TakeSeats) -> Vec<(u32, &str)> {
     m.seats.iter().map(|wish| (wish.volume, &wish.host[..])).collect()
 }
 
@@ -160,8 +160,8 @@ fn requests_without_a_seat_end_in_time_and_the_host_may_repeat_them() {
     let mut c = silent();
     let mut a = Host::attached(&mut c, 1);
     let (_admin, mut io) = nvme(&mut c);
-    c.kill(Who::Mdm);
     a.write(&mut c, 2, 0xaa);
+    c.kill(Who::Mdm);
     io.write(&mut c, 1, &[0xbb; 512]);
     c.pass(Limits::SHIPPED.target_patience - ms(100));
     assert!(a.answers(&mut c).is_empty() && io.answers(&mut c).is_empty());

@@ -1,0 +1,177 @@
+//! Seats in any order of events: an MDM moves them, and tells and answers late, while hosts write,
+//! and links break. A server gets only requests of hosts that had a confirmed seat at that
+//! generation, and each command has one answer.
+
+use super::cluster::{Cluster, ME, Who};
+use super::iscsi_host::Host;
+use super::nvme_host::Queue;
+use super::seats::{HOST, NVME_HOST, OTHER, give, hosts_of, ms, nvme, silent};
+use base::Prng;
+use wire::control::SeatsTaken;
+use wire::{Header, Kind};
+
+/// What the MDM has decided, for a host: who had the seat from which generation on.
+#[derive(Default)]
+struct History {
+    owners: Vec<(u32, u32)>,
+    confirmed: Vec<u32>,
+}
+
+impl History {
+    /// Returns true if a request of this generation may be executed here.
+    fn allows(&self, generation: u32) -> bool {
+        let seat = self.owners.iter().rfind(|(since, _)| *since <= generation);
+        seat.is_some_and(|(since, sdc)| *sdc == ME && self.confirmed.contains(since))
+    }
+}
+
+/// A gateway, two hosts, and an MDM that moves their seats in any order, and tells and answers late.
+struct Play {
+    c: Cluster,
+    prng: Prng,
+    a: Host,
+    admin: Queue,
+    io: Queue,
+    /// Those of the iSCSI host and of the NVMe host.
+    histories: [History; 2],
+    /// Questions that were looked at.
+    asked: usize,
+    sent: usize,
+    itt: u32,
+    unanswered: [usize; 2],
+}
+
+impl Play {
+    fn new(seed: u64) -> Play {
+        let mut c = silent();
+        c.fences = true;
+        let a = Host::attached(&mut c, 1);
+        let (admin, io) = nvme(&mut c);
+        let prng = Prng::new(seed);
+        let (histories, unanswered) = Default::default();
+        Play { c, prng, a, admin, io, histories, asked: 0, sent: 0, itt: 2, unanswered }
+    }
+
+    fn give(&mut self, of: usize, sdc: u32) {
+        give(&mut self.c, [HOST, NVME_HOST][of], sdc);
+        let generation = self.c.map.volumes[0].generation;
+        self.histories[of].owners.push((generation, sdc));
+    }
+
+    /// Answers the newest question, without telling the map.
+    fn answer(&mut self) {
+        let (Some(m), Some(link)) = (self.c.log.wished.last().cloned(), self.c.link_of(Who::Mdm))
+        else {
+            return;
+        };
+        let mut since = Vec::new();
+        for (_, host) in hosts_of(&m) {
+            let seat = self.c.map.volumes[0].seats.iter().find(|seat| seat.host == host);
+            let mine = seat.filter(|seat| seat.sdc == ME).map_or(0, |seat| seat.since);
+            self.histories[usize::from(host == NVME_HOST)].confirmed.push(mine);
+            since.push(mine);
+        }
+        let taken = SeatsTaken { number: m.number, map: self.c.map.version, since };
+        self.c.send(link, Header::new(Kind::SeatsTaken), &taken);
+    }
+
+    fn write(&mut self, of: usize) {
+        self.unanswered[of] += 1;
+        match of {
+            0 => {
+                self.itt += 1;
+                self.a.write(&mut self.c, self.itt, 0xaa);
+            }
+            _ => self.io.write(&mut self.c, 8, &[0xbb; 512]),
+        }
+    }
+
+    fn reconnect(&mut self) {
+        let of = self.prng.below(3);
+        self.hear();
+        match of {
+            0 => {
+                self.c.cut(Who::Mdm);
+                self.c.pass(ms(1000)); // it connects again
+            }
+            1 => {
+                self.c.cut_link(self.a.link);
+                (self.a, self.unanswered[0]) = (Host::attached(&mut self.c, 1), 0);
+            }
+            _ => {
+                self.c.cut_link(self.admin.link);
+                (self.admin, self.io) = nvme(&mut self.c);
+                self.unanswered[1] = 0;
+            }
+        }
+    }
+
+    /// Counts answers.
+    fn hear(&mut self) {
+        let answers = [self.a.answers(&mut self.c).len(), self.io.answers(&mut self.c).len()];
+        for (unanswered, answers) in self.unanswered.iter_mut().zip(answers) {
+            *unanswered = unanswered.checked_sub(answers).expect("one answer for each command");
+        }
+    }
+
+    fn step(&mut self) {
+        let of = self.prng.below(2) as usize;
+        match self.prng.below(16) {
+            0 => self.give(of, ME),
+            1 => self.give(of, OTHER),
+            2..5 => self.c.tell(),
+            5..7 => self.answer(),
+            7 => self.c.hold = true,
+            8 => {
+                self.c.hold = false;
+                self.c.release();
+            }
+            9 => {
+                let time = ms(self.prng.below(1500));
+                self.c.pass(time);
+            }
+            10 if self.prng.below(4) == 0 => self.reconnect(),
+            _ => self.write(of),
+        }
+        self.check();
+    }
+
+    fn check(&mut self) {
+        for (_, io) in &self.c.log.ios[self.sent..] {
+            let (at, generation) = (io.request().range.at, io.request().generation);
+            let history = &self.histories[usize::from(at > 0)];
+            assert!(history.allows(generation), "{generation}: {:?}", history.owners);
+        }
+        self.sent = self.c.log.ios.len();
+        assert!(self.c.log.wished.len() - self.asked <= 4, "it asks again and again");
+        self.asked = self.c.log.wished.len();
+    }
+}
+
+#[test]
+pub(crate) fn in_any_order_of_events_only_requests_with_a_confirmed_seat_go_to_servers() {
+    let mut went = 0;
+    for seed in 0..200 {
+        let mut play = Play::new(seed);
+        for _ in 0..60 {
+            play.step();
+        }
+        // In the end all is as it should be, and each command was answered.
+        (play.c.hold, play.c.keeps_seats) = (false, false);
+        play.c.release();
+        (0..2).for_each(|of| play.give(of, ME));
+        let last = play.c.map.volumes[0].generation;
+        play.histories.iter_mut().for_each(|h| h.confirmed.extend([last, last - 1]));
+        play.c.tell();
+        play.c.pass(ms(5000));
+        play.hear();
+        assert_eq!(play.unanswered, [0, 0], "seed {seed}");
+        (0..2).for_each(|of| play.write(of));
+        play.c.pass(ms(3000));
+        play.check();
+        play.hear();
+        assert_eq!(play.unanswered, [0, 0], "seed {seed}");
+        went += play.sent;
+    }
+    assert!(went > 1000, "{went}");
+}
