@@ -39,9 +39,17 @@ struct Gateway {
     told: Time,
     /// Paths that it had, and has no more. They are forgotten when `told` is old.
     left: BTreeSet<Path>,
+    /// Paths for which it has asked for a seat lately, without telling of the host.
+    asked: BTreeMap<Path, Time>,
 }
 
 impl Gateway {
+    /// Creates a gateway that is heard, and has not told its hosts yet.
+    fn new(now: Time) -> Gateway {
+        let (hosts, left, asked) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
+        Gateway { heard: now, hosts, told: now, left, asked }
+    }
+
     /// Returns true if this host can use the volume through it.
     fn has(&self, volume: VolumeId, host: &str) -> bool {
         let volumes = self.hosts.get(host);
@@ -94,9 +102,7 @@ impl Seating {
             gateway.heard = now;
         }
         let Some(hosts) = hosts else { return };
-        let (all, left) = (BTreeMap::new(), BTreeSet::new());
-        let new = Gateway { heard: now, hosts: all, told: now, left };
-        let gateway = self.gateways.entry(sdc).or_insert(new);
+        let gateway = self.gateways.entry(sdc).or_insert_with(|| Gateway::new(now));
         gateway.tell(hosts);
         if !gateway.left.is_empty() {
             self.due.get_or_insert(now); // a look forgets them in the end
@@ -104,13 +110,14 @@ impl Seating {
     }
 
     /// Records that a gateway asks for these seats. It has or had their hosts: the heartbeat that
-    /// tells of them gets as much time as one that tells of a host which has come back.
+    /// tells of them gets as much time as the first one.
     pub fn asked(&mut self, now: Time, sdc: SdcId, wishes: &[SeatWish]) {
         let Some(gateway) = self.gateways.get_mut(&sdc) else { return };
-        for SeatWish { volume, host } in wishes {
-            let left = |volume: u32| gateway.left.contains_key(&(host.clone(), volume));
-            if !gateway.has(VolumeId(*volume), host) && !left(ALL) && !left(*volume) {
-                gateway.left.insert((host.clone(), *volume), now);
+        for SeatWish { volume, host, .. } in wishes {
+            let path = (host.clone(), *volume);
+            if !gateway.has(VolumeId(*volume), host) {
+                gateway.left.remove(&path);
+                gateway.asked.entry(path).or_insert(now);
             }
         }
         self.due.get_or_insert(now);
@@ -118,8 +125,7 @@ impl Seating {
 
     /// Records that a client is another process from now on, which has no hosts yet.
     pub fn came(&mut self, now: Time, sdc: SdcId) {
-        let (hosts, left) = (BTreeMap::new(), BTreeSet::new());
-        self.gateways.insert(sdc, Gateway { heard: now, hosts, told: now, left });
+        self.gateways.insert(sdc, Gateway::new(now));
         self.look(now);
     }
 
@@ -155,8 +161,9 @@ impl Seating {
         }
         let gateway = self.gateways.get(&sdc).filter(|gateway| !gateway.has(id, host));
         gateway.is_some_and(|gateway| {
-            let told = now.since(gateway.told) >= limits.suspect_after * 2;
-            told || gateway.was_left(id, host)
+            let asked = gateway.asked.get(&(String::from(host), id.0)).copied();
+            let since = gateway.told.max(asked.unwrap_or(gateway.told));
+            now.since(since) >= limits.suspect_after * 2 || gateway.was_left(id, host)
         })
     }
 
@@ -193,6 +200,7 @@ impl Seating {
         self.began = self.began.map(later);
         for gateway in self.gateways.values_mut() {
             (gateway.heard, gateway.told) = (later(gateway.heard), later(gateway.told));
+            gateway.asked.values_mut().for_each(|at| *at = later(*at));
         }
     }
 
@@ -219,6 +227,7 @@ impl Seating {
         let changes: Vec<SeatChange> = seats.filter_map(change).take(MOVES).collect();
         let lasts: Duration = limits.suspect_after * 2;
         for gateway in self.gateways.values_mut() {
+            gateway.asked.retain(|_, at| now.since(*at) < lasts);
             if now.since(gateway.told) >= lasts {
                 gateway.left.clear();
             }
