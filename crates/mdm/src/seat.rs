@@ -1,12 +1,10 @@
-//! Seats: the one gateway that serves a host of a volume, and the numbers of gateways
-//! (docs/design/0012-seats.md).
+//! Seats: the one gateway that serves a host of a volume (docs/design/0012-seats.md).
 
-use crate::state::{Sdc, State};
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::SdcId;
-use wire::control::{GatewayInfo, SeatInfo};
+use wire::control::SeatInfo;
 
 /// The most seats of one volume. Not a field of `Limits`, because all MDMs must apply the same
 /// number.
@@ -53,29 +51,4 @@ pub fn is_host_name(name: &str) -> bool {
 pub(crate) fn are_sound(seats: &Seats, generation: u32) -> bool {
     let sound = |(host, seat): (&String, &Seat)| is_host_name(host) && seat.since <= generation;
     seats.len() <= SEATS && seats.iter().all(sound)
-}
-
-/// Returns true if hosts connect to a client with these addresses.
-fn is_gateway(uris: &[String]) -> bool {
-    uris.iter().any(|uri| uri.starts_with("iscsi:") || uri.starts_with("nvme-tcp:"))
-}
-
-impl State {
-    /// Returns the number as a gateway of a client with these addresses: the one that it has, or
-    /// the lowest free one. `None`: it is no gateway, or no number is free.
-    pub(crate) fn gateway_number(&self, old: Option<&Sdc>, uris: &[String]) -> Option<u8> {
-        let own = old.and_then(|sdc| sdc.gateway);
-        let taken: BTreeSet<u8> = self.sdcs.values().filter_map(|sdc| sdc.gateway).collect();
-        let free = || (0..GATEWAYS).find(|number| !taken.contains(number));
-        is_gateway(uris).then(|| own.or_else(free)).flatten()
-    }
-
-    /// Returns all gateways, as the map has them.
-    pub fn gateways(&self) -> Vec<GatewayInfo> {
-        let info = |(id, sdc): (&SdcId, &Sdc)| {
-            let (number, uris) = (sdc.gateway?.into(), sdc.uris.clone());
-            Some(GatewayInfo { sdc: id.0, number, uris })
-        };
-        self.sdcs.iter().filter_map(info).collect()
-    }
 }

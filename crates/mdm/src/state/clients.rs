@@ -1,10 +1,14 @@
-//! Clients: their registration and removal.
+//! Clients: their registration and removal, and the numbers of those that are gateways.
 
 use super::{Edits, LIVES, PAST, Sdc, State, Volume};
 use crate::command;
 use crate::refused::{MAX_SDCS, Refused};
+use crate::seat::GATEWAYS;
+use alloc::collections::BTreeSet;
+use alloc::string::String;
 use alloc::vec::Vec;
 use base::{Incarnation, SdcId};
+use wire::control::GatewayInfo;
 
 pub(super) fn sdc_up(state: &State, c: &command::RegisterSdc) -> Option<Edits> {
     let id = SdcId(c.sdc);
@@ -52,5 +56,30 @@ pub(super) fn drop_sdc(state: &State, id: SdcId) -> Result<Edits, Refused> {
             count: 1 + mapped.count(),
         }),
         None => Ok(Edits { sdc: Some((id, None)), ..Edits::default() }),
+    }
+}
+
+/// Returns true if hosts connect to a client with these addresses.
+fn is_gateway(uris: &[String]) -> bool {
+    uris.iter().any(|uri| uri.starts_with("iscsi:") || uri.starts_with("nvme-tcp:"))
+}
+
+impl State {
+    /// Returns the number as a gateway of a client with these addresses: the one that it has, or
+    /// the lowest free one. `None`: it is no gateway, or no number is free.
+    pub(crate) fn gateway_number(&self, old: Option<&Sdc>, uris: &[String]) -> Option<u8> {
+        let own = old.and_then(|sdc| sdc.gateway);
+        let taken: BTreeSet<u8> = self.sdcs.values().filter_map(|sdc| sdc.gateway).collect();
+        let free = || (0..GATEWAYS).find(|number| !taken.contains(number));
+        is_gateway(uris).then(|| own.or_else(free)).flatten()
+    }
+
+    /// Returns all gateways, as the map has them.
+    pub fn gateways(&self) -> Vec<GatewayInfo> {
+        let info = |(id, sdc): (&SdcId, &Sdc)| {
+            let (number, uris) = (sdc.gateway?.into(), sdc.uris.clone());
+            Some(GatewayInfo { sdc: id.0, number, uris })
+        };
+        self.sdcs.iter().filter_map(info).collect()
     }
 }

@@ -1,7 +1,7 @@
 //! Lengths of the lists that iSCSI hosts can make longer, for judges, and the bounds of these
 //! lengths. `docs/internals/limits.md` explains the bounds.
 
-use super::{CONNECTIONS, STRANGERS, Sessions, UNSEATED, past_sessions, reserve};
+use super::{CONNECTIONS, STRANGERS, Session, Sessions, UNSEATED, past_sessions, reserve};
 use crate::mapview::MapView;
 use crate::sdc::Origin;
 use base::{Limits, LinkId};
@@ -60,6 +60,16 @@ impl Sessions {
         }
     }
 
+    /// Returns the most requests that a host may have under way. An NVMe command that frees space
+    /// has up to 32 at once.
+    fn requests_most(&self, link: LinkId, limits: &Limits) -> usize {
+        match self.sessions.get(&link) {
+            Some(Session::Iscsi(_)) => ListLengths::most(limits).requests,
+            Some(Session::Nvme(_)) => limits.nvme_requests as usize + 33 * self.in_flight(link),
+            Some(Session::Nbd(_)) | None => 0,
+        }
+    }
+
     /// Returns how long the lists may be with these connections.
     pub(in crate::sdc) fn iscsi_bounds(&self, map: &MapView, limits: &Limits) -> IscsiLengths {
         let links = || self.sessions.keys().copied();
@@ -71,7 +81,7 @@ impl Sessions {
             asking: links().map(|link: LinkId| self.in_flight(link)).sum(),
             changes: reserve::UNDER_WAY,
             past_sessions: past_sessions::MOST,
-            unseated: links().map(|link: LinkId| self.in_flight(link)).sum(),
+            unseated: links().map(|link: LinkId| self.requests_most(link, limits)).sum(),
             seats: self.seats_most(map),
         }
     }

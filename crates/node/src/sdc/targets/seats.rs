@@ -204,6 +204,14 @@ impl Seats {
         }
     }
 
+    /// Makes the question move no seat that has changed: it may have moved it before, and the host
+    /// has chosen another gateway since then.
+    fn stay(&mut self, volume: VolumeId, changed: impl Fn(&str) -> bool) {
+        let wishes = self.question.iter_mut().flat_map(|question| &mut question.seats);
+        let changed = wishes.filter(|wish| wish.volume == volume.0 && changed(&wish.host));
+        changed.for_each(|wish| wish.moves = false);
+    }
+
     /// Forgets a host that is not connected any more.
     fn forget(&mut self, host: &str) {
         self.wanted.retain(|(_, other), _| other != host);
@@ -443,6 +451,7 @@ impl Sdc {
             let given: Vec<String> = hosts.into_iter().filter(given).map(String::from).collect();
             given.iter().for_each(|host| self.targets.seats.want(*id, host, false));
             self.targets.seats.prune(&self.map, *id);
+            self.targets.seats.stay(*id, |host| before.get(host) != volume.seats.get(host));
             if mutant::on(Mutant::RenewUnseated) {
                 continue;
             }
