@@ -135,6 +135,7 @@ impl Seats {
 
     /// Asks for a seat, unless a question for it is under way.
     fn want(&mut self, volume: VolumeId, host: &str, moves: bool) {
+        assert!(!host.is_empty(), "only hosts have seats");
         let same = |wish: &SeatWish| (wish.volume, wish.host.as_str()) == (volume.0, host);
         let asked = |q: &Question| q.seats.iter().any(|w| same(w) && (w.moves || !moves));
         let wanted = (volume, host.to_owned());
@@ -355,8 +356,9 @@ impl Sessions {
 
     /// Asks for the seat of a host that has just logged in, unless it is confirmed.
     pub(super) fn seats_login(&mut self, map: &MapView, link: LinkId, volume: VolumeId) {
-        if self.place(map, link, volume) == Place::Unconfirmed {
-            let host = self.host(link).to_owned();
+        let host = self.host(link).to_owned();
+        let is_host = !host.is_empty(); // a client of NBD needs no seat
+        if is_host && self.place(map, link, volume) == Place::Unconfirmed {
             self.seats.want(volume, &host, false);
         }
     }
