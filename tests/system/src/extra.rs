@@ -60,6 +60,16 @@ impl Extra {
         Extra::start(cluster, "sds", name, &config)
     }
 
+    /// Stops it with SIGSTOP.
+    pub fn freeze(&self) -> Result<()> {
+        signal(self.child.id(), Signal::STOP)
+    }
+
+    /// Lets it continue.
+    pub fn thaw(&self) -> Result<()> {
+        signal(self.child.id(), Signal::CONT)
+    }
+
     /// Kills it. Returns when it is gone.
     pub fn kill(&mut self) -> Result<()> {
         signal(self.child.id(), Signal::KILL)?;
