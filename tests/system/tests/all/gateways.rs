@@ -163,6 +163,9 @@ iscsi_live() { cat /sys/class/iscsi_session/*/state | grep -c LOGGED_IN; }
 nvme_live() { cat /sys/class/nvme/nvme*/state | grep -c live; }
 iscsi_paths() { dmsetup status --target multipath | grep -o ' [0-9]*:[0-9]* A' | wc -l; }
 nvme_paths() { nvme_live; }
+# What the kernel knows of the paths. One without a handler of ALUA knows nothing by iSCSI.
+iscsi_states() { echo $(cat /sys/block/sd*/device/access_state 2>/dev/null | sort); }
+nvme_states() { echo $(cat /sys/block/nvme*c*n*/ana_state | sort); }
 # serving KIND: prints the port of the path that most writes take
 serving() {
     $1_writes >/run/before; sleep 1
@@ -170,8 +173,15 @@ serving() {
         echo $((writes - $(grep "^$port " /run/before | cut -d' ' -f2))) $port
     done | sort -n | tail -1 | cut -d' ' -f2
 }
-# lost KIND: waits until the host has lost the gateway that serves
+one_serves() {
+    case "$($1_states)" in
+        'active/optimized standby' | 'inaccessible optimized' | '') return 0 ;;
+    esac
+    return 1
+}
+# lost KIND: waits until one of two gateways serves, and until the host has lost this one
 lost() {
+    until_true "one_serves $1"; echo "=== states $1 $2 $($1_states)"
     echo "=== serving $1 $2 $(serving $1)"
     until_true "[ \$($1_live) = 1 ]"; from=$(cat /run/count)
     until_true '[ $(cat /run/count) -gt $((from + 25)) ]'
@@ -284,6 +294,9 @@ impl Gateways {
     fn disturb(&mut self, fault: Fault, on: &Running, kind: &str) -> Result<()> {
         let mark = format!("{kind} {}", fault.name());
         let port: u16 = on.wait(&format!("serving {mark}"), PATIENCE)?.parse()?;
+        let states = on.wait(&format!("states {mark}"), PATIENCE)?;
+        let one = ["active/optimized standby", "inaccessible optimized", ""];
+        ensure!(one.contains(&&*states), "not one path serves, but {states}: {}", on.said());
         let found = self.all.iter().position(|(_, iscsi, nvme, _)| [*iscsi, *nvme].contains(&port));
         let at = found.with_context(|| format!("no gateway at {port}"))?;
         match fault {
@@ -335,7 +348,7 @@ fn machine() -> Result<Option<Guest>> {
 }
 
 /// A host writes files all the time, and reads them back at the end. With each protocol, the
-/// gateway that serves it is killed and started again. Then the one that serves stops, and continues
+/// gateway that serves it is killed and started again. Then the one that serves stops, and goes on
 /// when the host has written more.
 #[test]
 fn linux_goes_on_by_another_gateway_when_one_dies_or_hangs() {
