@@ -8,13 +8,13 @@ mod bench;
 mod fix;
 mod gate;
 mod header;
-mod kernel;
 mod packages;
 mod patches;
 mod sim;
 mod steps;
 mod test;
 mod tidy;
+mod unpacked;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};

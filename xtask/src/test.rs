@@ -7,7 +7,8 @@
 //! lints are built beside them. Unit tests that read a clock run before the system tests.
 
 use crate::steps::{Steps, cargo};
-use crate::{gate, kernel, packages, patches, sim, tidy};
+use crate::unpacked::{self, Unpacked};
+use crate::{gate, packages, patches, sim, tidy};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
@@ -83,7 +84,7 @@ pub(crate) fn run(args: &TestArgs) -> Result<bool> {
     let parts = if args.parts.is_empty() { &LANDING[..] } else { &args.parts };
     let wanted = |part| parts.contains(&part);
     let mut steps = Steps::default();
-    let (mut built, mut ready, mut kernel) = (Vec::new(), false, None);
+    let (mut built, mut ready, mut unpacked) = (Vec::new(), false, Unpacked::new());
     let first = |steps: &mut Steps| -> Result<()> {
         if wanted(Part::Style) {
             style(steps)?;
@@ -96,7 +97,7 @@ pub(crate) fn run(args: &TestArgs) -> Result<bool> {
     // The programs are downloaded while the code is compiled.
     let install = |steps: &mut Steps| {
         if wanted(Part::System) {
-            (ready, kernel) = programs(steps)?;
+            (ready, unpacked) = programs(steps)?;
         }
         Ok(())
     };
@@ -112,8 +113,7 @@ pub(crate) fn run(args: &TestArgs) -> Result<bool> {
             run_all(steps, &timed)?;
         }
         if wanted(Part::System) && ready {
-            let kernel = kernel.as_deref();
-            system_tests.iter().try_for_each(|binary| system(steps, binary, kernel))?;
+            system_tests.iter().try_for_each(|binary| system(steps, binary, &unpacked))?;
         }
         // They are built in a directory of their own, so no build waits for another one.
         if wanted(Part::Fuzz) {
@@ -304,16 +304,15 @@ fn fuzz(steps: &mut Steps) -> Result<()> {
     Ok(())
 }
 
-/// Installs what the system tests need. Also returns where a newer kernel for them is, if one was
-/// fetched.
-fn programs(steps: &mut Steps) -> Result<(bool, Option<PathBuf>)> {
+/// Installs what the system tests need. Also returns what was unpacked for them.
+fn programs(steps: &mut Steps) -> Result<(bool, Unpacked)> {
     let there =
         steps.check("third-party programs", |steps| packages::ensure(steps, packages::SYSTEM))?;
     packages::ensure(steps, packages::OPTIONAL)?;
-    Ok((there, kernel::newer(steps)))
+    Ok((there, unpacked::all(steps)))
 }
 
-fn system(steps: &mut Steps, binary: &Binary, kernel: Option<&Path>) -> Result<()> {
+fn system(steps: &mut Steps, binary: &Binary, unpacked: &Unpacked) -> Result<()> {
     let mut alone = Command::new(&binary.path);
     alone.args(["--test-threads", "1", "--nocapture"]).args(MEASURING);
     let mut others = Command::new(&binary.path);
@@ -321,7 +320,7 @@ fn system(steps: &mut Steps, binary: &Binary, kernel: Option<&Path>) -> Result<(
     MEASURING.iter().for_each(|name| _ = others.args(["--skip", name]));
     for (title, mut command) in [("system tests that measure", alone), ("system tests", others)] {
         command.env("GABION_BIN", crate::built(CI, "gabion")).current_dir(&binary.folder);
-        command.envs(kernel.map(|folder| ("GABION_KERNEL", folder)));
+        command.envs(unpacked.iter().map(|(variable, folder)| (variable, folder)));
         steps.command(title, &mut command)?;
     }
     Ok(())

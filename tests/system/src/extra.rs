@@ -35,9 +35,14 @@ impl Extra {
 
     /// Starts a data client with its own socket.
     pub fn sdc(cluster: &Cluster, name: &str) -> Result<(Extra, PathBuf)> {
+        Extra::sdc_with(cluster, name, "")
+    }
+
+    /// Does the same, with more lines in its configuration file.
+    pub fn sdc_with(cluster: &Cluster, name: &str, more: &str) -> Result<(Extra, PathBuf)> {
         let socket = cluster.folder.join(&format!("{name}.sock"));
-        let nbd = format!("nbd = [\"unix:{}\"]\n", socket.display());
-        let extra = Extra::start(cluster, "sdc", name, &nbd)?;
+        let config = format!("nbd = [\"unix:{}\"]\n{more}", socket.display());
+        let extra = Extra::start(cluster, "sdc", name, &config)?;
         wait(&format!("{name} is up"), secs(10), || {
             let status = cluster.status()?;
             let mut all = status["sdc"].as_array().context("a list")?.iter();
@@ -53,6 +58,16 @@ impl Extra {
             free_port()?
         );
         Extra::start(cluster, "sds", name, &config)
+    }
+
+    /// Stops it with SIGSTOP.
+    pub fn freeze(&self) -> Result<()> {
+        signal(self.child.id(), Signal::STOP)
+    }
+
+    /// Lets it continue.
+    pub fn thaw(&self) -> Result<()> {
+        signal(self.child.id(), Signal::CONT)
     }
 
     /// Kills it. Returns when it is gone.

@@ -1,11 +1,12 @@
 //! A virtual machine, for tests that need features that the host's kernel may lack: QEMU with
-//! Debian's cloud kernel. QEMU emulates the processor, because `/dev/kvm` may exist and still not
-//! work. So a boot takes ten seconds.
+//! Debian's kernel. QEMU emulates the processor, because `/dev/kvm` may exist and still not work.
+//! So a boot takes ten seconds.
 //!
 //! The root file system is in memory: busybox, the programs that the test names with their
 //! libraries, and kernel modules. In the machine, 127.0.0.1 is the host. So a server that listens
 //! there has the same address on the host and in the machine.
 
+use crate::run::run;
 use crate::{Folder, tool, wait};
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,8 +20,9 @@ use std::time::Duration;
 
 const QEMU: &str = "/usr/bin/qemu-system-x86_64";
 const BUSYBOX: &str = "/bin/busybox";
-/// Prefix and suffix of the kernel's file name, from Debian's package `linux-image-cloud-amd64`.
-const KERNEL: (&str, &str) = ("vmlinuz-", "-cloud-amd64");
+/// Prefix and suffix of the kernel's file name, from Debian's package `linux-image-amd64`, or from
+/// `linux-image-cloud-amd64`, which has fewer drivers.
+const KERNEL: (&str, &str) = ("vmlinuz-", "-amd64");
 /// Prefix of script output that the test evaluates.
 const MARK: &str = "=== ";
 /// Functions for all scripts.
@@ -65,22 +67,18 @@ pub struct Guest {
 
 impl Guest {
     /// Creates a machine with these programs and these kernel modules. Returns `None` if a package
-    /// is not installed.
+    /// is not there.
     pub fn new(programs: &[&str], modules: &[&str]) -> Result<Option<Guest>> {
         let Some(kernel) = Kernel::newest() else { return Ok(None) };
-        let programs: Vec<PathBuf> = programs.iter().map(PathBuf::from).collect();
-        let needed = programs.iter().map(PathBuf::as_path).chain([QEMU, BUSYBOX].map(Path::new));
-        if needed.into_iter().any(|program| !program.exists()) {
+        let needed = programs.iter().copied().chain([QEMU, BUSYBOX]);
+        if needed.into_iter().any(|program| unpacked(program).is_none()) {
             return Ok(None);
         }
         let mut guest =
             Guest { folder: Folder::new()?, kernel, files: BTreeMap::new(), modules: Vec::new() };
-        guest.add(Path::new(BUSYBOX))?;
+        guest.add(BUSYBOX)?;
         for program in programs {
-            for library in libraries(&program)? {
-                guest.add(&library)?;
-            }
-            guest.add(&program)?;
+            guest.add_program(program)?;
         }
         for name in modules {
             guest.add_module(name)?;
@@ -106,11 +104,26 @@ impl Guest {
         fs::read_to_string(&path).with_context(|| format!("no {}", path.display()))
     }
 
-    /// Adds a file of the host under its own path.
-    fn add(&mut self, path: &Path) -> Result<()> {
-        let content = fs::read(path).with_context(|| format!("no {}", path.display()))?;
-        self.files.insert(path.to_owned(), content);
+    /// Adds a program, or a library that a program loads by itself, with all libraries that it is
+    /// linked with.
+    pub fn add_program(&mut self, path: &str) -> Result<()> {
+        let program = unpacked(path).with_context(|| format!("no {path}"))?;
+        for library in libraries(&program)? {
+            self.files.insert(inside(&library), read(&library)?);
+        }
+        self.add(path)
+    }
+
+    /// Adds a file of the host, or of an unpacked package, under its own path.
+    pub fn add(&mut self, path: &str) -> Result<()> {
+        let file = unpacked(path).with_context(|| format!("no {path}"))?;
+        self.write(path, read(&file)?);
         Ok(())
+    }
+
+    /// Adds a file with this content.
+    pub fn write(&mut self, path: &str, content: impl Into<Vec<u8>>) {
+        self.files.insert(path.into(), content.into());
     }
 
     /// Boots it. It runs this shell script, which may use the functions above, and powers off at
@@ -224,7 +237,18 @@ impl Drop for Running {
     }
 }
 
-/// A cloud kernel of Debian, installed or unpacked.
+/// Returns the lines about I/O that the kernel gave up. Read-ahead is no loss: on the death of a
+/// connection it ends with an error at once, and who needs the data reads again.
+pub fn io_errors(said: &str) -> Vec<&str> {
+    const RAHEAD: u64 = 1 << 19;
+    let ahead = |line: &str| {
+        let flags = line.split_once("flags 0x").and_then(|(_, rest)| rest.split(' ').next());
+        flags.is_some_and(|hex| u64::from_str_radix(hex, 16).is_ok_and(|f| f & RAHEAD != 0))
+    };
+    said.lines().filter(|line| line.contains("I/O error") && !ahead(line)).collect()
+}
+
+/// A kernel of Debian, installed or unpacked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Kernel {
     /// The folder that its files are below.
@@ -248,7 +272,8 @@ impl Kernel {
         });
         all.max_by_key(|kernel| {
             let numbers = kernel.release.split(|c: char| !c.is_ascii_digit());
-            numbers.filter_map(|number| number.parse().ok()).collect::<Vec<u32>>()
+            let numbers: Vec<u32> = numbers.filter_map(|number| number.parse().ok()).collect();
+            (numbers, !kernel.release.contains("-cloud-"))
         })
     }
 
@@ -280,9 +305,39 @@ fn plain(module: &Path) -> Result<Vec<u8>> {
     Ok(out.stdout)
 }
 
+/// Returns the folder with Debian's packages that are unpacked, and not installed.
+fn packages() -> Option<PathBuf> {
+    std::env::var_os("GABION_PACKAGES").map(PathBuf::from)
+}
+
+/// Returns where a file of the host or of an unpacked package is. Later releases of Debian have
+/// programs of `/sbin` in `/usr/sbin`.
+fn unpacked(path: &str) -> Option<PathBuf> {
+    let path = path.trim_start_matches('/');
+    let roots = packages().into_iter().chain(["/".into()]);
+    let mut places = roots.flat_map(|root| [root.join(path), root.join("usr").join(path)]);
+    places.find(|file| file.exists())
+}
+
+/// Returns the path that a file of the host or of an unpacked package has in the machine.
+fn inside(file: &Path) -> PathBuf {
+    let below = packages().and_then(|root| file.strip_prefix(root).map(Path::to_owned).ok());
+    below.map_or_else(|| file.to_owned(), |below| Path::new("/").join(below))
+}
+
+fn read(file: &Path) -> Result<Vec<u8>> {
+    fs::read(file).with_context(|| format!("no {}", file.display()))
+}
+
 /// Returns the libraries that a program is linked with, and its loader.
 fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
-    let linked = tool("ldd", [program])?.ok()?;
+    let mut ldd = Command::new("ldd");
+    if let Some(root) = packages() {
+        let machine = format!("lib/{}-linux-gnu", std::env::consts::ARCH);
+        let folders = ["lib", &machine, "usr/lib", &format!("usr/{machine}")].map(|f| root.join(f));
+        ldd.env("LD_LIBRARY_PATH", std::env::join_paths(folders)?);
+    }
+    let linked = run(ldd.arg(program))?.ok()?;
     let path = |line: &str| {
         let word = line.split_whitespace().find(|word| word.starts_with('/'))?;
         Some(PathBuf::from(word))

@@ -13,6 +13,7 @@ mod failing;
 mod failover;
 mod fio;
 mod full;
+mod gateways;
 mod grow;
 mod heal;
 mod holes;
