@@ -39,7 +39,8 @@ struct Gateway {
     told: Time,
     /// Paths that it had, and has no more. They are forgotten when `told` is old.
     left: BTreeSet<Path>,
-    /// Paths for which it has asked for a seat lately, without telling of the host.
+    /// Paths for which it has asked for a seat lately, without telling of the host. A host that had
+    /// left it is back.
     asked: BTreeMap<Path, Time>,
 }
 
@@ -75,8 +76,11 @@ impl Gateway {
             |host: &String, volume: &u32| hosts.get(host).is_some_and(|of| of.contains(volume));
         self.left.retain(|(host, volume)| !has(host, volume));
         for (host, volumes) in before {
-            let gone = volumes.into_iter().filter(|volume| !has(&host, volume));
-            self.left.extend(gone.map(|volume| (host.clone(), volume)));
+            for volume in volumes.into_iter().filter(|volume| !has(&host, volume)) {
+                let same = |of: u32| volume == ALL || volume == of;
+                self.asked.retain(|(other, of), _| *other != host || !same(*of));
+                self.left.insert((host.clone(), volume));
+            }
         }
     }
 }
@@ -116,7 +120,6 @@ impl Seating {
         for SeatWish { volume, host, .. } in wishes {
             let path = (host.clone(), *volume);
             if !gateway.has(VolumeId(*volume), host) {
-                gateway.left.remove(&path);
                 gateway.asked.entry(path).or_insert(now);
             }
         }
@@ -163,7 +166,8 @@ impl Seating {
         gateway.is_some_and(|gateway| {
             let asked = gateway.asked.get(&(String::from(host), id.0)).copied();
             let since = gateway.told.max(asked.unwrap_or(gateway.told));
-            now.since(since) >= limits.suspect_after * 2 || gateway.was_left(id, host)
+            let left = asked.is_none() && gateway.was_left(id, host);
+            left || now.since(since) >= limits.suspect_after * 2
         })
     }
 

@@ -157,7 +157,9 @@ impl Seats {
             let volume = VolumeId(volume);
             match map.volumes.get(&volume).and_then(|v| v.seats.get(&host)) {
                 None => {
-                    self.refused.insert((volume, host));
+                    let of = (volume, host);
+                    self.elsewhere.remove(&of); // a volume that is gone
+                    self.refused.insert(of);
                     self.refused_until.get_or_insert(now + AGAIN);
                 }
                 Some(seat) if Some(seat.sdc) == map.me && seat.since == since => {
@@ -215,11 +217,11 @@ impl Seats {
         });
     }
 
-    /// Returns the number of seats that are confirmed, asked for, wanted or refused.
+    /// Returns the number of seats that are confirmed, asked for, wanted, refused or elsewhere.
     pub(super) fn known(&self) -> usize {
         let confirmed: usize = self.confirmed.values().map(BTreeMap::len).sum();
         let asked = self.question.as_ref().map_or(0, |question| question.seats.len());
-        confirmed + asked + self.wanted.len() + self.refused.len()
+        confirmed + asked + self.wanted.len() + self.refused.len() + self.elsewhere.len()
     }
 
     /// Returns true if there may be a question to send.
@@ -310,6 +312,15 @@ impl Sessions {
         if !self.sessions.keys().any(|link| self.host(*link) == host) {
             self.seats.forget(host);
         }
+        self.seats_elsewhere(host);
+    }
+
+    /// Forgets which seats other gateways have, where this host has no session any more. If it comes
+    /// back, it may have left the other gateway.
+    fn seats_elsewhere(&mut self, host: &str) {
+        let paths = &self.iscsi;
+        let is_path = |id: VolumeId| paths.paths().any(|path| path == (id, host));
+        self.seats.elsewhere.retain(|(id, of), _| of != host || is_path(*id));
     }
 
     /// Returns true if the host of this session has a confirmed seat here. Else this gateway asks
@@ -441,8 +452,8 @@ impl Sdc {
             };
             let hosts = self.targets.hosts();
             let given: Vec<String> = hosts.into_iter().filter(given).map(String::from).collect();
-            given.iter().for_each(|host| self.targets.seats.want(*id, host, false));
             self.targets.seats.prune(&self.map, *id);
+            given.iter().for_each(|host| self.targets.seats.want(*id, host, false));
             if mutant::on(Mutant::RenewUnseated) {
                 continue;
             }
@@ -452,6 +463,7 @@ impl Sdc {
             self.targets.seats.review = true;
         }
         self.targets.seats.confirmed.retain(|id, _| self.map.volumes.contains_key(id));
+        self.targets.seats.elsewhere.retain(|(id, _), _| self.map.volumes.contains_key(id));
         self.seats_learn(now);
     }
 
@@ -479,6 +491,12 @@ impl Sdc {
         self.targets.seats.learn(now, &self.map);
         // iSCSI hosts are told that their path is in standby.
         self.targets.review |= settled(&self.targets.seats) != before;
+        if !self.targets.seats.elsewhere.is_empty() {
+            // The answer may be for a host that has gone, or that uses NVMe.
+            let paths: BTreeSet<(VolumeId, &str)> = self.targets.iscsi.paths().collect();
+            let elsewhere = &mut self.targets.seats.elsewhere;
+            elsewhere.retain(|(id, host), _| paths.contains(&(*id, &host[..])));
+        }
     }
 
     /// Takes the MDM's answer to a question. Returns the version of the map that it needs.
