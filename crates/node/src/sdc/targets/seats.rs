@@ -356,10 +356,11 @@ impl Sessions {
         self.seats.place(map, (self.host(link), iscsi), volume)
     }
 
-    /// Asks for the seat of a host that has just logged in, unless it is confirmed.
+    /// Asks for the seat of an iSCSI host that has just logged in, unless it is confirmed. NBD
+    /// clients have none.
     pub(super) fn seats_login(&mut self, map: &MapView, link: LinkId, volume: VolumeId) {
-        if self.place(map, link, volume) == Place::Unconfirmed {
-            let host = self.host(link).to_owned();
+        let host = self.iscsi.host(link).to_owned();
+        if !host.is_empty() && self.place(map, link, volume) == Place::Unconfirmed {
             self.seats.want(volume, &host, false);
         }
     }
