@@ -1,10 +1,14 @@
 //! The leader's knowledge of gateways and their hosts, and the decision which seats move.
 //!
 //! A seat moves if its gateway was silent for `suspect_after` (1 s as shipped), tells that the host
-//! has left it, has not told of the host for twice that since it registered, or may not use the
-//! volume any more. It moves only to a gateway that is
-//! heard, has the host, and may use the volume. A gateway has the host if a session of this host can
-//! use the volume there: other sessions, such as those of discovery, are no path to it.
+//! has left it, or may not use the volume any more. It also moves if its gateway is without the host
+//! for twice that time after it registered, and after it asked for the seat: the question may come
+//! before the heartbeat that names the host.
+//!
+//! A seat moves to the gateway that asks for it, or to one that is heard, has the host, and may use
+//! the volume. A gateway has the host if a session of this host can use the volume there: other
+//! sessions, such as those of discovery, are no path to it. A gateway that asks because its host
+//! wants to be served there gets the seat in any case.
 //!
 //! All of this belongs to one leadership. A new leader has heard of no gateway: none counts as
 //! silent until it has led for three times `suspect_after`. Time in which this MDM could not look at

@@ -418,3 +418,29 @@ fn each_new_host_of_a_full_volume_takes_the_seat_of_another_idle_one() {
     b.tell(1, &all[1..]);
     assert_eq!(b.wished(2, &three[..1]), [], "it is back, with all of them");
 }
+
+/// An NVMe host reaches all volumes, and a session of iSCSI reaches one.
+#[test]
+fn a_host_that_is_back_by_the_question_of_its_gateway_may_leave_it_again() {
+    for nvme in [true, false] {
+        let mut b = Bench::with(&[(1, &[]), (2, &["a"])]);
+        let tell = |b: &mut Bench, has: bool| {
+            let hosts = match nvme {
+                _ if !has => HostNames::default(),
+                true => names(&["a"]),
+                false => HostNames { sessions: vec![wish(1, "a")], ..HostNames::default() },
+            };
+            b.seating.heard(b.now, SdcId(1), Some(hosts));
+        };
+        tell(&mut b, true);
+        b.seat("a", 1);
+        assert_eq!(b.pass(ms(5000), &[1, 2]), []);
+        tell(&mut b, false);
+        b.seating.asked(b.now, SdcId(1), &[wish(1, "a")]);
+        assert_eq!(b.pass(ms(500), &[1, 2]), []);
+        tell(&mut b, true);
+        assert_eq!(b.pass(ms(500), &[1, 2]), []);
+        tell(&mut b, false);
+        assert_eq!(b.pass(ms(300), &[1, 2]), moved("a", 1, 2), "nvme: {nvme}");
+    }
+}
