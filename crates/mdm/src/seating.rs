@@ -1,14 +1,18 @@
 //! The leader's knowledge of gateways and their hosts, and the decision which seats move.
 //!
 //! A seat moves if its gateway was silent for `suspect_after` (1 s as shipped), tells that the host
-//! has left it, has not told of the host for twice that since it registered, or may not use the
-//! volume any more. It moves only to a gateway that is
-//! heard, has the host, and may use the volume. A gateway has the host if a session of this host can
-//! use the volume there: other sessions, such as those of discovery, are no path to it.
+//! has left it, or may not use the volume any more. It also moves if its gateway is without the
+//! host for twice that time after it registered, and after it asked for the seat: the question may
+//! come before the heartbeat that names the host.
+//!
+//! A seat moves to the gateway that asks for it, or to one that is heard, has the host, and may use
+//! the volume. A gateway has the host if a session of this host can use the volume there: other
+//! sessions, such as those of discovery, are no path to it. A gateway that asks because its host
+//! wants to be served there gets the seat in any case.
 //!
 //! All of this belongs to one leadership. A new leader has heard of no gateway: none counts as
-//! silent until it has led for three times `suspect_after`. Time in which this MDM could not look at
-//! the seats does not count: it has heard nobody then.
+//! silent until it has led for three times `suspect_after`. Time in which this MDM could not look
+//! at the seats does not count: it has heard nobody then.
 
 use crate::command::{Seat, SeatChange};
 use crate::seat::SEATS;
@@ -39,7 +43,8 @@ struct Gateway {
     told: Time,
     /// Paths that it had, and has no more. They are forgotten when `told` is old.
     left: BTreeSet<Path>,
-    /// Paths for which it has asked for a seat lately, without telling of the host.
+    /// Paths for which it has asked for a seat lately, without telling of the host. A host that had
+    /// left it is back.
     asked: BTreeMap<Path, Time>,
 }
 
@@ -75,8 +80,11 @@ impl Gateway {
             |host: &String, volume: &u32| hosts.get(host).is_some_and(|of| of.contains(volume));
         self.left.retain(|(host, volume)| !has(host, volume));
         for (host, volumes) in before {
-            let gone = volumes.into_iter().filter(|volume| !has(&host, volume));
-            self.left.extend(gone.map(|volume| (host.clone(), volume)));
+            for volume in volumes.into_iter().filter(|volume| !has(&host, volume)) {
+                let same = |of: u32| volume == ALL || volume == of;
+                self.asked.retain(|(other, of), _| *other != host || !same(*of));
+                self.left.insert((host.clone(), volume));
+            }
         }
     }
 }
@@ -116,7 +124,6 @@ impl Seating {
         for SeatWish { volume, host, .. } in wishes {
             let path = (host.clone(), *volume);
             if !gateway.has(VolumeId(*volume), host) {
-                gateway.left.remove(&path);
                 gateway.asked.entry(path).or_insert(now);
             }
         }
@@ -163,7 +170,8 @@ impl Seating {
         gateway.is_some_and(|gateway| {
             let asked = gateway.asked.get(&(String::from(host), id.0)).copied();
             let since = gateway.told.max(asked.unwrap_or(gateway.told));
-            now.since(since) >= limits.suspect_after * 2 || gateway.was_left(id, host)
+            let left = asked.is_none() && gateway.was_left(id, host);
+            left || now.since(since) >= limits.suspect_after * 2
         })
     }
 

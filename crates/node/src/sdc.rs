@@ -468,7 +468,7 @@ impl Node for Sdc {
             out.note(Note::Retried { ops: retried });
         }
         if self.targets.has_seat_question() {
-            self.seats_ask(now, out);
+            targets::seats::ask(self, now, out);
         }
         self.pull(now, out);
     }

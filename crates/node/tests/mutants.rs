@@ -15,6 +15,7 @@ use mdm::{clients, contacts};
 use sdc::links;
 use sds::{malformed, recovering, refusing, wrong_mdms};
 
+// Long: the tests that catch the mutants.
 #[test]
 fn every_mutant_is_caught() {
     let tests: &[(Mutant, fn())] = &[

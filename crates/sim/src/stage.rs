@@ -340,15 +340,8 @@ impl Stage {
                 let queue = self.plan.client_queue(i);
                 let limits = Limits { answer_within: within, link_queue: queue, ..limits };
                 self.world.set_link_queue(id, limits.link_queue);
-                // Clients without hosts listen for none, so they are no gateways.
-                let hosts = !self.plan.hosts.is_empty();
-                let uris = hosts.then(|| format!("iscsi://10.9.0.{i}:3260")).into_iter().collect();
-                let config = SdcConfig {
-                    uris,
-                    limits,
-                    dialect,
-                    ..SdcConfig::program(format!("sdc{i}"), known, nonce, 1)
-                };
+                let program = SdcConfig::program(format!("sdc{i}"), known, nonce, 1);
+                let config = SdcConfig { uris: self.plan.uris(i), limits, dialect, ..program };
                 self.world.boot(id, Box::new(Sdc::new(config)));
             }
             Who::Admin => {

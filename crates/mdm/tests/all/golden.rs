@@ -4,8 +4,8 @@
 //! the state after it. `snapshot.txt` is the last state. `recovery.txt` is the same for an MDM that
 //! recovers: the state with which it begins, and then its entries. `reservations.txt` is a log with
 //! reservations, and the state at its end; `since.txt` is the same of builds that record who has
-//! lost the right to write. `seats.txt` is a log with gateways and seats. `disk.txt` is a log on a disk: the pages that are not zero, each with
-//! its offset and without the zeros at its end.
+//! lost the right to write. `seats.txt` is a log with gateways and seats. `disk.txt` is a log on a
+//! disk: the pages that are not zero, each with its offset and without the zeros at its end.
 //!
 //! If a sum differs, `apply` has changed for an existing command, which must never happen. The
 //! files of a release are never written again. A new release adds its own folder:

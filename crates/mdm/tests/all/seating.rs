@@ -264,10 +264,87 @@ fn a_gateway_that_asks_for_a_seat_gets_time_to_name_the_host_and_is_not_believed
     assert_eq!(b.pass(ms(1900), &[1, 2]), []);
     b.tell(1, &["a"]);
     assert_eq!(b.pass(ms(5000), &[1, 2]), []);
+    // The question comes after the heartbeat that the host has left: it is back.
     b.tell(1, &[]);
+    b.seating.asked(b.now, SdcId(1), &wishes);
     assert_eq!(b.pass(ms(1000), &[1, 2]), []);
     b.seating.asked(b.now, SdcId(1), &wishes);
-    assert_eq!(b.pass(ms(1300), &[1, 2]), moved("a", 1, 2), "it is a repeated question");
+    assert_eq!(b.pass(ms(900), &[1, 2]), []);
+    assert_eq!(b.pass(ms(400), &[1, 2]), moved("a", 1, 2), "it is a repeated question");
+}
+
+/// What it has asked for is for one volume.
+#[test]
+fn a_gateway_that_has_told_that_a_host_left_is_not_believed_for_other_volumes() {
+    let mut b = Bench::with(&[(1, &["a"]), (2, &["a"])]);
+    b.seat("a", 1);
+    assert_eq!(b.pass(ms(5000), &[1, 2]), []);
+    b.tell(1, &[]);
+    b.seating.asked(b.now, SdcId(1), &[wish(2, "a")]);
+    assert_eq!(b.pass(ms(300), &[1, 2]), moved("a", 1, 2));
+}
+
+/// The host may reach only the gateway that asks, which has not named it yet.
+#[test]
+fn the_seat_of_a_gateway_that_the_host_has_left_moves_to_the_one_that_asks() {
+    let mut b = Bench::with(&[(1, &["a"]), (2, &[])]);
+    b.seat("a", 1);
+    assert_eq!(b.pass(ms(5000), &[1, 2]), []);
+    let wishes = [wish(1, "a")];
+    let moves = [(1, "a".into(), 1, 2)];
+    assert_eq!(b.wished(2, &wishes), [], "it has the host");
+    b.tell(1, &[]);
+    assert_eq!(b.wished(2, &wishes), moves);
+    assert_eq!(b.wished(1, &wishes), [], "it has it");
+    // The host comes back to it first.
+    b.seating.asked(b.now, SdcId(1), &wishes);
+    assert_eq!(b.wished(2, &wishes), []);
+    assert_eq!(b.pass(ms(1900), &[1, 2]), []);
+    assert_eq!(b.wished(2, &wishes), []);
+    assert_eq!(b.pass(ms(100), &[1, 2]), []);
+    assert_eq!(b.wished(2, &wishes), moves, "it had two seconds");
+    // The same for one that has just registered.
+    b.seating.came(b.now, SdcId(1));
+    b.seating.heard(b.now, SdcId(1), None);
+    assert_eq!(b.pass(ms(1900), &[1, 2]), []);
+    assert_eq!(b.wished(2, &wishes), []);
+    assert_eq!(b.pass(ms(100), &[1, 2]), []);
+    assert_eq!(b.wished(2, &wishes), moves);
+}
+
+#[test]
+fn the_seat_of_a_gateway_that_is_silent_or_unmapped_moves_to_the_one_that_asks() {
+    let mut b = Bench::with(&[(1, &["a"]), (2, &[])]);
+    b.seat("a", 1);
+    let wishes = [wish(1, "a")];
+    let moves = [(1, "a".into(), 1, 2)];
+    assert_eq!(b.pass(ms(5000), &[1, 2]), []);
+    assert_eq!(b.pass(ms(900), &[2]), []);
+    assert_eq!(b.wished(2, &wishes), []);
+    assert_eq!(b.pass(ms(100), &[2]), []);
+    assert_eq!(b.wished(2, &wishes), moves);
+    b.seating.heard(b.now, SdcId(1), None);
+    assert_eq!(b.wished(2, &wishes), [], "it is heard again");
+    b.map(&[2]);
+    assert_eq!(b.wished(2, &wishes), moves);
+    b.map(&[1]);
+    b.tell(1, &[]);
+    assert_eq!(b.wished(2, &wishes), [], "who asks may not use it");
+}
+
+/// SET TARGET PORT GROUPS.
+#[test]
+fn a_seat_that_the_host_wants_to_move_moves_to_the_one_that_asks() {
+    let mut b = Bench::with(&[(1, &["a", "b"]), (2, &["a"])]);
+    b.seat("a", 1);
+    b.seat("b", 1);
+    let moves = |host: &str| SeatWish { moves: true, ..wish(1, host) };
+    assert_eq!(b.wished(2, &[moves("a"), wish(1, "b")]), [(1, "a".into(), 1, 2)]);
+    assert_eq!(b.wished(1, &[moves("a")]), [], "it is there");
+    assert_eq!(b.wished(2, &[moves("c")]), [(1, "c".into(), 0, 2)], "nobody had it");
+    assert_eq!(b.wished(2, &[wish(1, "a"), moves("a")]), [], "the first one counts");
+    b.map(&[1]);
+    assert_eq!(b.wished(2, &[moves("a")]), [], "it may not use the volume");
 }
 
 #[test]
@@ -340,4 +417,30 @@ fn each_new_host_of_a_full_volume_takes_the_seat_of_another_idle_one() {
     b.seating.came(b.now, SdcId(1));
     b.tell(1, &all[1..]);
     assert_eq!(b.wished(2, &three[..1]), [], "it is back, with all of them");
+}
+
+/// An NVMe host reaches all volumes, and a session of iSCSI reaches one.
+#[test]
+fn a_host_that_is_back_by_the_question_of_its_gateway_may_leave_it_again() {
+    for nvme in [true, false] {
+        let mut b = Bench::with(&[(1, &[]), (2, &["a"])]);
+        let tell = |b: &mut Bench, has: bool| {
+            let hosts = match nvme {
+                _ if !has => HostNames::default(),
+                true => names(&["a"]),
+                false => HostNames { sessions: vec![wish(1, "a")], ..HostNames::default() },
+            };
+            b.seating.heard(b.now, SdcId(1), Some(hosts));
+        };
+        tell(&mut b, true);
+        b.seat("a", 1);
+        assert_eq!(b.pass(ms(5000), &[1, 2]), []);
+        tell(&mut b, false);
+        b.seating.asked(b.now, SdcId(1), &[wish(1, "a")]);
+        assert_eq!(b.pass(ms(500), &[1, 2]), []);
+        tell(&mut b, true);
+        assert_eq!(b.pass(ms(500), &[1, 2]), []);
+        tell(&mut b, false);
+        assert_eq!(b.pass(ms(300), &[1, 2]), moved("a", 1, 2), "nvme: {nvme}");
+    }
 }

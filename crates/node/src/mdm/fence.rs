@@ -1,7 +1,7 @@
 //! A fence delays the answer to an order that takes rights to a volume from clients, to a
-//! reservation that takes access from hosts, or to a gateway that asks for seats. Every device that serves the volume has to know of the
-//! change first. A former primary may not know that it was replaced, and may hold leases from these
-//! devices. Those leases have to expire first (rule R3).
+//! reservation that takes access from hosts, or to a gateway that asks for seats. Every device that
+//! serves the volume has to know of the change first. A former primary may not know that it was
+//! replaced, and may hold leases from these devices. Those leases have to expire first (rule R3).
 
 use super::links::Links;
 use alloc::vec::Vec;

@@ -187,7 +187,7 @@ impl Mdm {
             }
             (Ok(Frame::Reserve(_)), Some(Role::Sdc)) => self.reserve(link, decode(body)?)?,
             (Ok(Frame::TakeSeats(_)), Some(Role::Sdc)) => {
-                self.take_seats(link, decode(body)?)?;
+                self.queue(Input::TakeSeats(link, read_seats(body)?));
             }
             (Ok(Frame::Heartbeat(_)), Some(Role::Sds | Role::Sdc)) => {
                 self.heartbeat(now, peer, decode(body)?)?;
@@ -295,14 +295,6 @@ impl Mdm {
         Ok(())
     }
 
-    fn take_seats(&mut self, link: LinkId, m: TakeSeats) -> Result<(), Refusal> {
-        if m.seats.len() > SEATS_PER_MESSAGE || !m.seats.iter().all(|s| is_host_name(&s.host)) {
-            return Err(unexpected("seats of more hosts, or of other names, than there can be"));
-        }
-        self.queue(Input::TakeSeats(link, m));
-        Ok(())
-    }
-
     fn order(
         &mut self,
         link: LinkId,
@@ -343,4 +335,11 @@ fn decode<M: Message + Default>(body: &[u8]) -> Result<M, Refusal> {
 
 fn unexpected(text: impl Into<String>) -> Refusal {
     refusal(RefusalCode::Unexpected, text)
+}
+
+fn read_seats(body: &[u8]) -> Result<TakeSeats, Refusal> {
+    let m: TakeSeats = decode(body)?;
+    let sound = m.seats.len() <= SEATS_PER_MESSAGE && m.seats.iter().all(|s| is_host_name(&s.host));
+    let wrong = || unexpected("seats of more hosts, or of other names, than there can be");
+    if sound { Ok(m) } else { Err(wrong()) }
 }

@@ -8,6 +8,7 @@
 //! apart.
 
 use super::servers::refusing;
+use super::targets::seats;
 use super::{Link, Sdc};
 use crate::link::{Answer, MdmFinder, Welcomed, hello, send_control};
 use crate::mapview::{OF_BEFORE, knows_less, read_page};
@@ -205,7 +206,7 @@ impl Sdc {
             }
             Frame::SeatsTaken(_) if self.mdm.registered.is_some_and(|to| to.id == link) => {
                 let m = SeatsTaken::decode(body).map_err(|_| STRANGE)?;
-                if let Some(version) = self.seats_answer(now, m) {
+                if let Some(version) = seats::answer(self, now, m) {
                     self.mdm.want(version);
                 }
                 Ok(())
@@ -303,7 +304,7 @@ impl Sdc {
         self.mdm.ask();
         self.targets.reserve_again((now, self.mdm.link()), out);
         self.targets.seats_tell();
-        self.seats_again(now, out);
+        seats::again(self, now, out);
         self.servers.look_again();
         self.dial_servers(now, out);
         Ok(())
@@ -316,8 +317,8 @@ impl Sdc {
             out.note(Note::Map { version: self.map.version });
             self.mdm.finder.learn(&self.map.mdms);
             self.servers_changed(now, &changes.devices, out);
-            self.gateway_number(now, out);
-            self.seats_fence(now, &changes.seated, out);
+            seats::gateway_number(self, now, out);
+            seats::fence(self, now, &changes.seated, out);
             self.reserve_fence(now, &changes.reserved, out);
             self.nvme_fence(now, out);
             self.client(now, out, |client, turn| client.map_changed(turn));

@@ -12,7 +12,7 @@ mod nbd;
 mod nvme;
 mod past_sessions;
 mod reserve;
-mod seats;
+pub(in crate::sdc) mod seats;
 
 use super::counters::Arrival;
 use super::{ISCSI, Link, NBD, Origin, Sdc};
@@ -332,7 +332,7 @@ impl Sdc {
         }
         let (patience, at) = (self.config.limits.target_patience, (now, self.mdm.link()));
         self.targets.reserve_tick(at, patience, out);
-        self.seats_ask(now, out);
+        seats::ask(self, now, out);
         self.targets.seats_activated(now, &self.map, patience);
         self.targets_late(now, out);
         self.targets.iscsi_tick(now);
@@ -402,24 +402,9 @@ impl Sdc {
         let arrival = Arrival::new(now, &request, first);
         let waiting = Waiting { link, tag, request, arrival, since, within };
         match self.targets.is_seated(&self.map, link, waiting.request.volume) {
-            true => self.target_pass(now, waiting, out),
+            true => pass(self, now, waiting, out),
             false => self.targets.crowded[UNSEATED].push_back(waiting),
         }
-    }
-
-    /// Passes a request whose host is seated to the client core, or lets it wait for a place.
-    fn target_pass(&mut self, now: Time, waiting: Waiting, out: &Effects) {
-        let writes = waiting.request.kind.brings_data();
-        let queue = &mut self.targets.crowded[usize::from(writes)];
-        let review = self.targets.review && !mutant::on(Mutant::KeepPermission);
-        if !queue.is_empty() || !self.client.admits(writes) || review {
-            return queue.push_back(waiting);
-        }
-        let Waiting { link, tag, request, arrival, since, within } = waiting;
-        let origin = Origin::Target { link, tag, arrival };
-        self.client(now, out, |client, turn| {
-            client.request_of((since, within), origin, request, turn);
-        });
     }
 
     /// Makes the pending calls to sessions, and passes on requests that wait for a place.
@@ -442,7 +427,7 @@ impl Sdc {
         }
         reserve::give_answers(self, now, out);
         if self.targets.seats.review {
-            self.seats_admit(now, out);
+            seats::admit(self, now, out);
         }
         if self.targets.has_crowd() {
             self.targets_admit(now, out);
@@ -672,6 +657,21 @@ impl Sdc {
         }
         self.targets.spare = actions;
     }
+}
+
+/// Passes a request whose host is seated to the client core, or lets it wait for a place.
+fn pass(sdc: &mut Sdc, now: Time, waiting: Waiting, out: &Effects) {
+    let writes = waiting.request.kind.brings_data();
+    let queue = &mut sdc.targets.crowded[usize::from(writes)];
+    let review = sdc.targets.review && !mutant::on(Mutant::KeepPermission);
+    if !queue.is_empty() || !sdc.client.admits(writes) || review {
+        return queue.push_back(waiting);
+    }
+    let Waiting { link, tag, request, arrival, since, within } = waiting;
+    let origin = Origin::Target { link, tag, arrival };
+    sdc.client(now, out, |client, turn| {
+        client.request_of((since, within), origin, request, turn);
+    });
 }
 
 impl Session {

@@ -364,8 +364,8 @@ impl Stage {
         }
     }
 
-    /// Sends waiting commands again: over any path to the same gateway, or if the host moves between
-    /// its gateways, over the path that it uses.
+    /// Sends waiting commands again: over any path to the same gateway, or if the host moves
+    /// between its gateways, over the path that it uses.
     fn send_stranded(&mut self, i: usize) {
         let waiting = std::mem::take(&mut self.hosts[i].stranded);
         for id in waiting {

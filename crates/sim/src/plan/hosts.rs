@@ -49,6 +49,15 @@ impl HostPlan {
     }
 }
 
+impl Plan {
+    /// Returns the addresses at which a client listens for hosts. Without hosts there are none, so
+    /// that the client is no gateway.
+    pub fn uris(&self, client: u8) -> Vec<String> {
+        let hosts = !self.hosts.is_empty();
+        hosts.then(|| format!("iscsi://10.9.0.{client}:3260")).into_iter().collect()
+    }
+}
+
 /// An event of a host's path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PathFault {

@@ -11,7 +11,7 @@
 //!   would land on later writes through the other gateway.
 //! - One question to the MDM is under way. It is sent again until it is answered.
 
-use super::{Session, Sessions, UNSEATED, Waiting, take_from};
+use super::{Session, Sessions, UNSEATED, Waiting, pass, take_from};
 use crate::link::send_control;
 use crate::mapview::{MapView, Volume};
 use crate::sdc::Sdc;
@@ -158,7 +158,9 @@ impl Seats {
             let volume = VolumeId(volume);
             match map.volumes.get(&volume).and_then(|v| v.seats.get(&host)) {
                 None => {
-                    self.refused.insert((volume, host));
+                    let of = (volume, host);
+                    self.elsewhere.remove(&of); // a volume that is gone
+                    self.refused.insert(of);
                     self.refused_until.get_or_insert(now + AGAIN);
                 }
                 Some(seat) if Some(seat.sdc) == map.me && seat.since == since => {
@@ -224,11 +226,11 @@ impl Seats {
         });
     }
 
-    /// Returns the number of seats that are confirmed, asked for, wanted or refused.
+    /// Returns the number of seats that are confirmed, asked for, wanted, refused or elsewhere.
     pub(super) fn known(&self) -> usize {
         let confirmed: usize = self.confirmed.values().map(BTreeMap::len).sum();
         let asked = self.question.as_ref().map_or(0, |question| question.seats.len());
-        confirmed + asked + self.wanted.len() + self.refused.len()
+        confirmed + asked + self.wanted.len() + self.refused.len() + self.elsewhere.len()
     }
 
     /// Returns true if there may be a question to send.
@@ -270,8 +272,8 @@ impl Sessions {
         links.filter(|host| !host.is_empty()).collect()
     }
 
-    /// Returns how many seats [`Seats::known`] may count: those of the map, one question, and one for
-    /// each host and volume.
+    /// Returns how many seats [`Seats::known`] may count: those of the map, one question, and one
+    /// for each host and volume.
     pub(super) fn seats_most(&self, map: &MapView) -> usize {
         (SEATS + self.hosts().len()) * map.volumes.len() + SEATS_PER_MESSAGE
     }
@@ -319,6 +321,15 @@ impl Sessions {
         if !self.sessions.keys().any(|link| self.host(*link) == host) {
             self.seats.forget(host);
         }
+        self.seats_elsewhere(host);
+    }
+
+    /// Forgets which seats other gateways have, where this host has no session any more. If it
+    /// comes back, it may have left the other gateway.
+    fn seats_elsewhere(&mut self, host: &str) {
+        let paths = &self.iscsi;
+        let is_path = |id: VolumeId| paths.paths().any(|path| path == (id, host));
+        self.seats.elsewhere.retain(|(id, of), _| of != host || is_path(*id));
     }
 
     /// Returns true if the host of this session has a confirmed seat here. Else this gateway asks
@@ -354,11 +365,11 @@ impl Sessions {
         self.seats.place(map, (self.host(link), iscsi), volume)
     }
 
-    /// Asks for the seat of a host that has just logged in, unless it is confirmed.
+    /// Asks for the seat of an iSCSI host that has just logged in, unless it is confirmed. NBD
+    /// clients have none.
     pub(super) fn seats_login(&mut self, map: &MapView, link: LinkId, volume: VolumeId) {
-        let host = self.host(link).to_owned();
-        let is_host = !host.is_empty(); // a client of NBD needs no seat
-        if is_host && self.place(map, link, volume) == Place::Unconfirmed {
+        let host = self.iscsi.host(link).to_owned();
+        if !host.is_empty() && self.place(map, link, volume) == Place::Unconfirmed {
             self.seats.want(volume, &host, false);
         }
     }
@@ -423,152 +434,156 @@ impl Session {
     }
 }
 
-impl Sdc {
-    /// Applies the seats of a new map: ends the requests of hosts whose seats are gone, and asks to
-    /// confirm new ones. Called before the client core gets the map.
-    pub(in crate::sdc) fn seats_fence(
-        &mut self,
-        now: Time,
-        changed: &[(VolumeId, OfVolume)],
-        out: &mut Effects,
-    ) {
-        // First of all: a request that follows from the end of another one counts by this map, too.
-        changed.iter().for_each(|(id, _)| self.targets.unseat(*id));
-        for (id, before) in changed {
-            let Some(volume) = self.map.volumes.get(id) else { continue };
-            let mine = |seats: &OfVolume, host: &str| {
-                seats.get(host).filter(|seat| Some(seat.sdc) == self.map.me).map(|s| s.since)
-            };
-            let is_lost = |host: &str| {
-                let since = mine(before, host);
-                since.is_some() && since != mine(&volume.seats, host)
-            };
-            let all = self.targets.sessions.keys().copied();
-            let lost: BTreeSet<LinkId> =
-                all.filter(|link| is_lost(self.targets.host(*link))).collect();
-            let given = |host: &&str| {
-                mine(&volume.seats, host).is_some_and(|since| mine(before, host) != Some(since))
-            };
-            let hosts = self.targets.hosts();
-            let given: Vec<String> = hosts.into_iter().filter(given).map(String::from).collect();
-            given.iter().for_each(|host| self.targets.seats.want(*id, host, false));
-            self.targets.seats.prune(&self.map, *id);
-            self.targets.seats.stay(*id, |host| before.get(host) != volume.seats.get(host));
-            if mutant::on(Mutant::RenewUnseated) {
-                continue;
-            }
-            for link in lost {
-                self.target_close(now, link, Some("another gateway serves its host now"), out);
-            }
-            self.targets.seats.review = true;
-        }
-        self.targets.seats.confirmed.retain(|id, _| self.map.volumes.contains_key(id));
-        self.seats_learn(now);
-    }
-
-    /// Uses the number that the map gives this gateway. Hosts know it, and were told that it never
-    /// changes: if it does, they have to connect again.
-    pub(in crate::sdc) fn gateway_number(&mut self, now: Time, out: &mut Effects) {
-        let number = self.map.my_number();
-        let before = core::mem::replace(&mut self.targets.number, number);
-        // Connections that came before there was a number have ids of gateway 0.
-        if before.unwrap_or(0) == number.unwrap_or(0) {
-            return;
-        }
-        let hosts = self.targets.sessions.iter().filter(|(_, s)| !matches!(s, Session::Nbd(_)));
-        let mut links: Vec<LinkId> = hosts.map(|(link, _)| *link).collect();
-        links.sort_unstable();
-        for link in links {
-            self.target_close(now, link, Some("this gateway has another number now"), out);
-        }
-    }
-
-    /// Uses an answer of the MDM that has waited for this map.
-    fn seats_learn(&mut self, now: Time) {
-        let settled = |seats: &Seats| seats.elsewhere.values().filter(|e| e.settled).count();
-        let before = settled(&self.targets.seats);
-        self.targets.seats.learn(now, &self.map);
-        // iSCSI hosts are told that their path is in standby.
-        self.targets.review |= settled(&self.targets.seats) != before;
-    }
-
-    /// Takes the MDM's answer to a question. Returns the version of the map that it needs.
-    pub(in crate::sdc) fn seats_answer(&mut self, now: Time, m: SeatsTaken) -> Option<MapVersion> {
-        let version = MapVersion(m.map);
-        let asked = self.targets.seats.question.as_mut().filter(|q| q.number == m.number)?;
-        asked.answer = Some(m);
-        self.seats_learn(now);
-        Some(version)
-    }
-
-    /// Sends the question that is under way again, on a new link to an MDM.
-    pub(in crate::sdc) fn seats_again(&mut self, now: Time, out: &mut Effects) {
-        if let Some(question) = &mut self.targets.seats.question {
-            question.sent = None;
-        }
-        self.seats_ask(now, out);
-    }
-
-    /// Asks the MDM for the seats that are wanted, if no question is under way, and repeats one that
-    /// was not answered.
-    pub(in crate::sdc) fn seats_ask(&mut self, now: Time, out: &mut Effects) {
-        self.targets.seats.retry(now);
-        let Some(link) = self.mdm.link() else {
-            // It is sent on the next link, and not at a time.
-            self.targets.seats.question.iter_mut().for_each(|question| question.sent = None);
-            return;
+/// Applies the seats of a new map: ends the requests of hosts whose seats are gone, and asks to
+/// confirm new ones. Called before the client core gets the map.
+pub(in crate::sdc) fn fence(
+    sdc: &mut Sdc,
+    now: Time,
+    changed: &[(VolumeId, OfVolume)],
+    out: &mut Effects,
+) {
+    // First of all: a request that follows from the end of another one counts by this map, too.
+    changed.iter().for_each(|(id, _)| sdc.targets.unseat(*id));
+    for (id, before) in changed {
+        let Some(volume) = sdc.map.volumes.get(id) else { continue };
+        let mine = |seats: &OfVolume, host: &str| {
+            seats.get(host).filter(|seat| Some(seat.sdc) == sdc.map.me).map(|s| s.since)
         };
-        let seats = &mut self.targets.seats;
-        if seats.question.is_none() && !seats.wanted.is_empty() {
-            seats.number += 1;
-            let mut list = Vec::new();
-            while list.len() < SEATS_PER_MESSAGE
-                && let Some(((volume, host), moves)) = seats.wanted.pop_first()
-            {
-                list.push(SeatWish { volume: volume.0, host, moves });
-            }
-            let question = Question { number: seats.number, seats: list, sent: None, answer: None };
-            seats.question = Some(question);
-        }
-        let Some(question) = &mut seats.question else { return };
-        let due = question.sent.is_none_or(|sent| now.since(sent) >= AGAIN);
-        if question.answer.is_some() || !due {
-            return;
-        }
-        question.sent = Some(now);
-        let (number, seats) = (question.number, question.seats.clone());
-        send_control(link, &TakeSeats { number, seats }, out);
-    }
-
-    /// Looks at the requests that wait for a seat: passes on those of hosts that have one, and ends
-    /// those of hosts that another gateway serves.
-    pub(super) fn seats_admit(&mut self, now: Time, out: &mut Effects) {
-        self.targets.seats.review = false;
-        let patience = self.config.limits.target_patience;
-        self.targets.seats_activated(now, &self.map, patience);
-        let (mut seated, mut left) = (BTreeSet::new(), BTreeSet::new());
-        let queue = self.targets.crowded[UNSEATED].iter();
-        let all: BTreeSet<_> = queue.map(|w| (w.link, w.request.volume)).collect();
-        for (link, volume) in all {
-            match self.targets.place(&self.map, link, volume) {
-                Place::Seated => drop(seated.insert((link, volume))),
-                Place::Elsewhere => drop(left.insert((link, volume))),
-                Place::Unconfirmed => {
-                    let host = self.targets.host(link).to_owned();
-                    self.targets.seats.want(volume, &host, false);
-                }
-            }
-        }
-        let is_of = |list: &BTreeSet<(LinkId, VolumeId)>, w: &Waiting| {
-            list.contains(&(w.link, w.request.volume))
+        let is_lost = |host: &str| {
+            let since = mine(before, host);
+            since.is_some() && since != mine(&volume.seats, host)
         };
-        let queue = &mut self.targets.crowded[UNSEATED];
-        for waiting in take_from(queue, 0, |w| is_of(&seated, w)) {
-            self.target_pass(now, waiting, out);
+        let all = sdc.targets.sessions.keys().copied();
+        let lost: BTreeSet<LinkId> = all.filter(|link| is_lost(sdc.targets.host(*link))).collect();
+        let given = |host: &&str| {
+            mine(&volume.seats, host).is_some_and(|since| mine(before, host) != Some(since))
+        };
+        let hosts = sdc.targets.hosts();
+        let given: Vec<String> = hosts.into_iter().filter(given).map(String::from).collect();
+        sdc.targets.seats.prune(&sdc.map, *id);
+        sdc.targets.seats.stay(*id, |host| before.get(host) != volume.seats.get(host));
+        given.iter().for_each(|host| sdc.targets.seats.want(*id, host, false));
+        if mutant::on(Mutant::RenewUnseated) {
+            continue;
         }
-        // Sessions may end others of their requests in return, so these come last.
-        if !left.is_empty() {
-            self.targets_end(now, |w| is_of(&left, w), BlockError::Elsewhere, out);
+        for link in lost {
+            sdc.target_close(now, link, Some("another gateway serves its host now"), out);
         }
+        sdc.targets.seats.review = true;
+    }
+    sdc.targets.seats.confirmed.retain(|id, _| sdc.map.volumes.contains_key(id));
+    sdc.targets.seats.elsewhere.retain(|(id, _), _| sdc.map.volumes.contains_key(id));
+    learn(sdc, now);
+}
+
+/// Uses the number that the map gives this gateway. Hosts know it, and were told that it never
+/// changes: if it does, they have to connect again.
+pub(in crate::sdc) fn gateway_number(sdc: &mut Sdc, now: Time, out: &mut Effects) {
+    let number = sdc.map.my_number();
+    let before = core::mem::replace(&mut sdc.targets.number, number);
+    // Connections that came before there was a number have ids of gateway 0.
+    if before.unwrap_or(0) == number.unwrap_or(0) {
+        return;
+    }
+    let hosts = sdc.targets.sessions.iter().filter(|(_, s)| !matches!(s, Session::Nbd(_)));
+    let mut links: Vec<LinkId> = hosts.map(|(link, _)| *link).collect();
+    links.sort_unstable();
+    for link in links {
+        sdc.target_close(now, link, Some("this gateway has another number now"), out);
+    }
+}
+
+/// Uses an answer of the MDM that has waited for this map.
+fn learn(sdc: &mut Sdc, now: Time) {
+    let settled = |seats: &Seats| seats.elsewhere.values().filter(|e| e.settled).count();
+    let before = settled(&sdc.targets.seats);
+    sdc.targets.seats.learn(now, &sdc.map);
+    // iSCSI hosts are told that their path is in standby.
+    sdc.targets.review |= settled(&sdc.targets.seats) != before;
+    if !sdc.targets.seats.elsewhere.is_empty() {
+        // The answer may be for a host that has gone, or that uses NVMe.
+        let paths: BTreeSet<(VolumeId, &str)> = sdc.targets.iscsi.paths().collect();
+        let elsewhere = &mut sdc.targets.seats.elsewhere;
+        elsewhere.retain(|(id, host), _| paths.contains(&(*id, &host[..])));
+    }
+}
+
+/// Takes the MDM's answer to a question. Returns the version of the map that it needs.
+pub(in crate::sdc) fn answer(sdc: &mut Sdc, now: Time, m: SeatsTaken) -> Option<MapVersion> {
+    let version = MapVersion(m.map);
+    let asked = sdc.targets.seats.question.as_mut().filter(|q| q.number == m.number)?;
+    asked.answer = Some(m);
+    learn(sdc, now);
+    Some(version)
+}
+
+/// Sends the question that is under way again, on a new link to an MDM.
+pub(in crate::sdc) fn again(sdc: &mut Sdc, now: Time, out: &mut Effects) {
+    if let Some(question) = &mut sdc.targets.seats.question {
+        question.sent = None;
+    }
+    ask(sdc, now, out);
+}
+
+/// Asks the MDM for the seats that are wanted, if no question is under way, and repeats one that
+/// was not answered.
+pub(in crate::sdc) fn ask(sdc: &mut Sdc, now: Time, out: &mut Effects) {
+    sdc.targets.seats.retry(now);
+    let Some(link) = sdc.mdm.link() else {
+        // It is sent on the next link, and not at a time.
+        sdc.targets.seats.question.iter_mut().for_each(|question| question.sent = None);
+        return;
+    };
+    let seats = &mut sdc.targets.seats;
+    if seats.question.is_none() && !seats.wanted.is_empty() {
+        seats.number += 1;
+        let mut list = Vec::new();
+        while list.len() < SEATS_PER_MESSAGE
+            && let Some(((volume, host), moves)) = seats.wanted.pop_first()
+        {
+            list.push(SeatWish { volume: volume.0, host, moves });
+        }
+        let question = Question { number: seats.number, seats: list, sent: None, answer: None };
+        seats.question = Some(question);
+    }
+    let Some(question) = &mut seats.question else { return };
+    let due = question.sent.is_none_or(|sent| now.since(sent) >= AGAIN);
+    if question.answer.is_some() || !due {
+        return;
+    }
+    question.sent = Some(now);
+    let (number, seats) = (question.number, question.seats.clone());
+    send_control(link, &TakeSeats { number, seats }, out);
+}
+
+/// Looks at the requests that wait for a seat: passes on those of hosts that have one, and ends
+/// those of hosts that another gateway serves.
+pub(super) fn admit(sdc: &mut Sdc, now: Time, out: &mut Effects) {
+    sdc.targets.seats.review = false;
+    let patience = sdc.config.limits.target_patience;
+    sdc.targets.seats_activated(now, &sdc.map, patience);
+    let (mut seated, mut left) = (BTreeSet::new(), BTreeSet::new());
+    let queue = sdc.targets.crowded[UNSEATED].iter();
+    let all: BTreeSet<_> = queue.map(|w| (w.link, w.request.volume)).collect();
+    for (link, volume) in all {
+        match sdc.targets.place(&sdc.map, link, volume) {
+            Place::Seated => drop(seated.insert((link, volume))),
+            Place::Elsewhere => drop(left.insert((link, volume))),
+            Place::Unconfirmed => {
+                let host = sdc.targets.host(link).to_owned();
+                sdc.targets.seats.want(volume, &host, false);
+            }
+        }
+    }
+    let is_of = |list: &BTreeSet<(LinkId, VolumeId)>, w: &Waiting| {
+        list.contains(&(w.link, w.request.volume))
+    };
+    let queue = &mut sdc.targets.crowded[UNSEATED];
+    for waiting in take_from(queue, 0, |w| is_of(&seated, w)) {
+        pass(sdc, now, waiting, out);
+    }
+    // Sessions may end others of their requests in return, so these come last.
+    if !left.is_empty() {
+        sdc.targets_end(now, |w| is_of(&left, w), BlockError::Elsewhere, out);
     }
 }

@@ -34,10 +34,14 @@ impl Gateway {
     }
 
     fn ask(&self, b: &mut Bench, number: u64, seats: &[(u32, &str)]) {
+        self.ask_as(b, number, seats, false);
+    }
+
+    fn ask_as(&self, b: &mut Bench, number: u64, seats: &[(u32, &str)], moves: bool) {
         let wish = |(volume, host): &(u32, &str)| SeatWish {
             volume: *volume,
             host: (*host).into(),
-            moves: false,
+            moves,
         };
         let m = TakeSeats { number, seats: seats.iter().map(wish).collect() };
         b.send(self.link, Header::new(Kind::TakeSeats), &m);
@@ -212,11 +216,59 @@ fn a_seat_whose_host_is_at_no_other_gateway_waits_for_its_gateway() {
     assert_eq!(c.answer(0), Some((1, vec![seat.unwrap().1])));
     // It moves as soon as the host is at the other one, too, and leaves this one.
     c.g[1].tell(&mut c.b, &[HOST]);
-    c.g[0].tell(&mut c.b, &[]);
-    c.pass(1700, &[0, 1]);
+    c.pass(5000, &[0, 1]);
     assert_eq!(c.seat(), seat);
-    c.pass(700, &[0, 1]);
+    c.g[0].tell(&mut c.b, &[]);
+    c.pass(300, &[0, 1]);
     assert_eq!(c.seat().map(|seat| seat.0), Some(SdcId(c.g[1].id(&c.b))));
+}
+
+/// It reaches only the second one, which has not named it yet.
+#[test]
+fn a_host_that_leaves_a_gateway_gets_its_seat_where_it_comes_next_without_a_pause() {
+    let mut c = Cluster::seated();
+    let (first, since) = c.seat().unwrap();
+    c.g[1].tell(&mut c.b, &[]);
+    c.ask(1, 1);
+    assert_eq!((c.answer(1), c.seat()), (Some((1, vec![0])), Some((first, since))));
+    c.g[0].tell(&mut c.b, &[]);
+    c.ask(1, 2);
+    let second = SdcId(c.g[1].id(&c.b));
+    assert_eq!(c.seat(), Some((second, since + 1)));
+    assert_eq!(c.answer(1), None, "it has to be confirmed");
+    c.confirm();
+    assert_eq!(c.answer(1), Some((2, vec![since + 1])));
+    // It has two seconds to name the host, which comes back to the first one, too.
+    c.g[0].tell(&mut c.b, &[HOST]);
+    c.pass(1700, &[0, 1]);
+    assert_eq!(c.seat(), Some((second, since + 1)));
+    c.g[1].tell(&mut c.b, &[HOST]);
+    c.pass(5000, &[0, 1]);
+    assert_eq!(c.seat(), Some((second, since + 1)));
+}
+
+/// SET TARGET PORT GROUPS. The former gateway is there, and has the host.
+#[test]
+fn a_seat_moves_to_the_gateway_that_its_host_wants_behind_the_fence() {
+    let mut c = Cluster::seated();
+    let (_, since) = c.seat().unwrap();
+    drop(c.g[0].told(&mut c.b));
+    c.g[1].ask_as(&mut c.b, 1, &[(V.0, HOST)], true);
+    let second = c.g[1].id(&c.b);
+    let seat = (HOST.to_string(), second, since + 1);
+    assert_eq!(c.seat(), Some((SdcId(second), since + 1)));
+    assert_eq!(c.g[0].told(&mut c.b), Some(vec![seat]), "it has lost it");
+    let (version, [one, two]) = (c.b.mdm.state().version, c.servers);
+    c.b.pull(one, version, true);
+    assert_eq!(c.answer(1), None);
+    c.b.pull(two, version, true);
+    assert_eq!(c.answer(1), Some((1, vec![since + 1])));
+    // The same question again changes nothing.
+    let index = c.b.mdm.state().index;
+    c.g[1].ask_as(&mut c.b, 1, &[(V.0, HOST)], true);
+    assert_eq!((c.answer(1), c.b.mdm.state().index), (Some((1, vec![since + 1])), index));
+    c.pass(5000, &[0, 1]);
+    assert_eq!(c.seat(), Some((SdcId(second), since + 1)));
 }
 
 #[test]

@@ -101,6 +101,8 @@ pub(crate) struct Cluster {
     pub silent: bool,
     /// While this is set, the MDM answers no question for seats.
     pub keeps_seats: bool,
+    /// Hosts that have left the other gateways: the MDM moves their seats to who asks.
+    pub leavers: BTreeSet<String>,
     /// Servers refuse I/O of an older generation than the map has.
     pub fences: bool,
     /// While this is set, all servers hold their I/O back.
@@ -192,6 +194,7 @@ impl Cluster {
             mute: BTreeSet::new(),
             silent: false,
             keeps_seats: false,
+            leavers: BTreeSet::new(),
             fences: false,
             hold: false,
             holds: None,
@@ -353,22 +356,47 @@ impl Cluster {
         }
     }
 
-    /// Gives the client the seats that no other one has, tells the map and confirms them.
+    /// Gives the client the seats that no other one has, and those that move to it, tells the map
+    /// and confirms them.
     pub(crate) fn take_seats(&mut self, link: LinkId, m: &TakeSeats) {
         let mut since = Vec::new();
         for wish in &m.seats {
-            let volume = self.map.volumes.iter_mut().find(|v| v.id == wish.volume).unwrap();
-            if !volume.seats.iter().any(|seat| seat.host == wish.host) {
-                let (host, since) = (wish.host.clone(), volume.generation.max(1));
-                volume.seats.push(SeatInfo { host, sdc: ME, since });
-                self.map.version += 1;
+            let Some(volume) = self.map.volumes.iter_mut().find(|v| v.id == wish.volume) else {
+                since.push(0); // it is gone
+                continue;
+            };
+            let seat = volume.seats.iter().find(|seat| seat.host == wish.host);
+            match seat.map(|seat| seat.sdc) {
+                None => {
+                    let (host, since) = (wish.host.clone(), volume.generation.max(1));
+                    volume.seats.push(SeatInfo { host, sdc: ME, since });
+                    self.map.version += 1;
+                }
+                Some(ME) => {}
+                Some(_) if wish.moves || self.leavers.contains(&wish.host) => {
+                    self.give(wish.volume, &wish.host, ME);
+                }
+                Some(_) => {}
             }
+            let volume = self.map.volumes.iter().find(|v| v.id == wish.volume).unwrap();
             let seat = volume.seats.iter().find(|seat| seat.host == wish.host).unwrap();
             since.push(if seat.sdc == ME { seat.since } else { 0 });
         }
         self.tell();
         let taken = SeatsTaken { number: m.number, map: self.map.version, since };
         self.send(link, Header::new(Kind::SeatsTaken), &taken);
+    }
+
+    /// Gives a gateway the seat of a host, as the MDM does when it moves one.
+    pub(crate) fn give(&mut self, id: u32, host: &str, sdc: u32) {
+        self.map.version += 1;
+        let volume = self.map.volumes.iter_mut().find(|v| v.id == id).unwrap();
+        volume.generation += 1;
+        let mapping = Mapping::of(volume.mapping.clone()).renewed(volume.generation);
+        volume.mapping = Some(mapping.info());
+        volume.seats.retain(|seat| seat.host != host);
+        let since = volume.generation;
+        volume.seats.push(SeatInfo { host: host.into(), sdc, since });
     }
 
     /// Does a change of reservations. The map is told when it is asked for.

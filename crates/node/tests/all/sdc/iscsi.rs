@@ -1,6 +1,6 @@
 //! iSCSI sessions of the SDC: what becomes of commands when sessions, volumes and servers change.
 
-use super::cluster::{Cluster, UNITS, VOLUME, Who, volume};
+use super::cluster::{Cluster, UNITS, VOLUME, Who};
 use super::iscsi_host::{Host, transfer};
 use base::Limits;
 use core::time::Duration;
@@ -107,7 +107,7 @@ fn growth_of_a_volume_is_reported_with_the_next_command() {
 
 /// Makes the volume larger, and lets the SDC hear of it.
 fn grow(c: &mut Cluster) {
-    c.change(|map| map.volumes[0] = volume(VOLUME, "data", u64::from(UNITS) << 21));
+    c.change(|map| map.volumes[0].size = u64::from(UNITS) << 21);
     c.sdc.refresh();
     c.pass(ms(500));
 }

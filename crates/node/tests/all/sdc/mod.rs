@@ -1,8 +1,10 @@
 //! The SDC as a node: links, registration, maps, block clients, against a fake MDM and fake
 //! servers.
 
+mod activate;
 mod cluster;
 mod counters;
+mod gateway;
 mod iscsi;
 mod iscsi_host;
 pub(crate) mod links;

@@ -1,12 +1,14 @@
 //! Seats in any order of events: an MDM moves them, and tells and answers late, while hosts write,
 //! and links break. A server gets only requests of hosts that had a confirmed seat at that
-//! generation, and each command has one answer.
+//! generation. The gateway closes the connections of hosts that have lost their seat, and no
+//! others. Each command of the others has one answer.
 
 use super::cluster::{Cluster, ME, Who};
 use super::iscsi_host::Host;
 use super::nvme_host::Queue;
 use super::seats::{HOST, NVME_HOST, OTHER, give, hosts_of, ms, nvme, silent};
 use base::Prng;
+use std::collections::BTreeMap;
 use wire::control::SeatsTaken;
 use wire::{Header, Kind};
 
@@ -25,7 +27,8 @@ impl History {
     }
 }
 
-/// A gateway, two hosts, and an MDM that moves their seats in any order, and tells and answers late.
+/// A gateway, two hosts, and an MDM that moves their seats in any order, and tells and answers
+/// late.
 struct Play {
     c: Cluster,
     prng: Prng,
@@ -39,6 +42,15 @@ struct Play {
     sent: usize,
     itt: u32,
     unanswered: [usize; 2],
+    /// For each version of the map, the seats that this gateway has by it.
+    maps: BTreeMap<u64, [Option<u32>; 2]>,
+    /// Those of the map that it had last.
+    had: [Option<u32>; 2],
+    /// Hosts that are connected, and those that have just come.
+    up: [bool; 2],
+    fresh: [bool; 2],
+    /// How often a host was closed.
+    closed: [usize; 2],
 }
 
 impl Play {
@@ -48,14 +60,62 @@ impl Play {
         let a = Host::attached(&mut c, 1);
         let (admin, io) = nvme(&mut c);
         let prng = Prng::new(seed);
-        let (histories, unanswered) = Default::default();
-        Play { c, prng, a, admin, io, histories, asked: 0, sent: 0, itt: 2, unanswered }
+        let maps = [(c.map.version, [None; 2])].into();
+        Play {
+            c,
+            prng,
+            a,
+            admin,
+            io,
+            histories: Default::default(),
+            asked: 0,
+            sent: 0,
+            itt: 2,
+            unanswered: [0; 2],
+            maps,
+            had: [None; 2],
+            up: [true; 2],
+            fresh: [false; 2],
+            closed: [0; 2],
+        }
     }
 
     fn give(&mut self, of: usize, sdc: u32) {
         give(&mut self.c, [HOST, NVME_HOST][of], sdc);
         let generation = self.c.map.volumes[0].generation;
         self.histories[of].owners.push((generation, sdc));
+        let seats = &self.c.map.volumes[0].seats;
+        let seat = |host: &str| seats.iter().find(|s| s.host == host && s.sdc == ME);
+        let now = [HOST, NVME_HOST].map(|host| seat(host).map(|seat| seat.since));
+        self.maps.insert(self.c.map.version, now);
+    }
+
+    /// Looks at what the gateway has closed: all connections of a host that has lost its seat.
+    fn see(&mut self) {
+        let now = self.maps[&self.c.map_version().0];
+        let links = [vec![self.a.link], vec![self.admin.link, self.io.link]];
+        for (of, links) in links.into_iter().enumerate() {
+            let lost = self.had[of].is_some() && self.had[of] != now[of];
+            let gone = links.iter().filter(|link| !self.c.sdc.serves(**link)).count();
+            if !self.up[of] {
+                continue;
+            }
+            // A host that has just come may have done so by the older map, or by the newer one.
+            let closed = lost && (gone > 0 || !self.fresh[of]);
+            assert_eq!(gone, if closed { links.len() } else { 0 }, "{:?} {now:?}", self.had);
+            self.up[of] = !closed;
+            self.closed[of] += usize::from(closed);
+        }
+        (self.had, self.fresh) = (now, [false; 2]);
+    }
+
+    /// A host connects, and knows of no command.
+    fn connect(&mut self, of: usize) {
+        match of {
+            0 => self.a = Host::attached(&mut self.c, 1),
+            _ => (self.admin, self.io) = nvme(&mut self.c),
+        }
+        (self.unanswered[of], self.up[of], self.fresh[of]) = (0, true, true);
     }
 
     /// Answers the newest question, without telling the map.
@@ -76,6 +136,10 @@ impl Play {
     }
 
     fn write(&mut self, of: usize) {
+        if !self.up[of] {
+            self.hear();
+            self.connect(of);
+        }
         self.unanswered[of] += 1;
         match of {
             0 => {
@@ -96,12 +160,11 @@ impl Play {
             }
             1 => {
                 self.c.cut_link(self.a.link);
-                (self.a, self.unanswered[0]) = (Host::attached(&mut self.c, 1), 0);
+                self.connect(0);
             }
             _ => {
                 self.c.cut_link(self.admin.link);
-                (self.admin, self.io) = nvme(&mut self.c);
-                self.unanswered[1] = 0;
+                self.connect(1);
             }
         }
     }
@@ -137,6 +200,7 @@ impl Play {
     }
 
     fn check(&mut self) {
+        self.see();
         for (_, io) in &self.c.log.ios[self.sent..] {
             let (at, generation) = (io.request().range.at, io.request().generation);
             let history = &self.histories[usize::from(at > 0)];
@@ -150,28 +214,52 @@ impl Play {
 
 #[test]
 pub(crate) fn in_any_order_of_events_only_requests_with_a_confirmed_seat_go_to_servers() {
-    let mut went = 0;
+    let (mut went, mut closed) = (0, [0; 2]);
     for seed in 0..200 {
         let mut play = Play::new(seed);
         for _ in 0..60 {
             play.step();
         }
-        // In the end all is as it should be, and each command was answered.
+        // In the end all is as it should be, and each command of who is connected is answered.
         (play.c.hold, play.c.keeps_seats) = (false, false);
         play.c.release();
+        play.check();
+        for of in 0..2 {
+            if play.histories[of].owners.is_empty() {
+                play.give(of, OTHER);
+            }
+            let history = &mut play.histories[of];
+            history.confirmed.extend(history.owners.last().map(|(since, _)| *since));
+        }
+        play.c.tell();
+        play.check();
+        play.c.pass(ms(5000));
+        play.check();
+        play.hear();
+        for of in 0..2 {
+            assert!(play.unanswered[of] == 0 || !play.up[of], "seed {seed}");
+        }
         (0..2).for_each(|of| play.give(of, ME));
         let last = play.c.map.volumes[0].generation;
         play.histories.iter_mut().for_each(|h| h.confirmed.extend([last, last - 1]));
         play.c.tell();
-        play.c.pass(ms(5000));
-        play.hear();
-        assert_eq!(play.unanswered, [0, 0], "seed {seed}");
-        (0..2).for_each(|of| play.write(of));
+        play.check();
+        let before = play.sent;
+        // Hosts are told what is new with the first ones.
+        for _ in 0..4 {
+            (0..2).for_each(|of| play.write(of));
+        }
+        play.check();
         play.c.pass(ms(3000));
         play.check();
         play.hear();
         assert_eq!(play.unanswered, [0, 0], "seed {seed}");
+        let ios = &play.c.log.ios[before..];
+        let by = |of: usize| ios.iter().any(|(_, io)| (io.request().range.at > 0) == (of == 1));
+        assert!(by(0) && by(1), "both are served, seed {seed}");
         went += play.sent;
+        closed = [closed[0] + play.closed[0], closed[1] + play.closed[1]];
     }
     assert!(went > 1000, "{went}");
+    assert!(closed[0] > 100 && closed[1] > 100, "{closed:?}");
 }

@@ -30,8 +30,8 @@ impl Status {
     pub(super) fn told(self, data: Vec<u8>) -> Told {
         match (self.0 & CODE, self.0 & DNR != 0) {
             (0x000, _) => Told::Done(data),
-            // The namespace is not ready, or the command was interrupted. Parts of the command may be
-            // done.
+            // The namespace is not ready, or the command was interrupted. Parts of the command may
+            // be done.
             (0x082 | 0x021, false) => Told::Later,
             (0x302, false) => Told::Elsewhere,
             (0x083, true) => Told::Conflict,

@@ -1,0 +1,93 @@
+//! What a gateway tells the MDM of its hosts, and its number.
+
+use super::cluster::{Cluster, Who};
+use super::iscsi_host::Host;
+use super::nbd_client::Client;
+use super::nvme_host::Queue;
+use super::seats::{HOST, NVME_HOST, answering, ms, nvme};
+use base::Limits;
+use target::nbd::proto::NBD_CMD_WRITE;
+
+#[test]
+fn the_mdm_is_told_who_can_use_which_volume_and_not_who_only_looks() {
+    let mut c = answering();
+    let told = |c: &mut Cluster| {
+        c.pass(ms(5));
+        (c.log.hosts.clone(), c.log.sessions.clone())
+    };
+    let _discovery = Queue::discovery(&mut c);
+    let admin = Queue::admin(&mut c);
+    assert_eq!(told(&mut c), (vec![], vec![]), "it has no I/O queue");
+    let io = Queue::io(&mut c, &admin, 1).unwrap();
+    let _second = Queue::io(&mut c, &admin, 2).unwrap();
+    assert_eq!(told(&mut c), (vec![NVME_HOST.into()], vec![]));
+    let (a, b) = (Host::attached(&mut c, 1), Host::attached(&mut c, 2));
+    let both = (vec![NVME_HOST.to_string()], vec![(1, HOST.to_string())]);
+    assert_eq!(told(&mut c), both, "once for two sessions");
+    let count = c.log.host_lists;
+    c.pass(ms(5000));
+    assert_eq!(c.log.host_lists, count, "nothing has changed");
+    c.cut_link(a.link);
+    assert_eq!(told(&mut c), both);
+    c.cut_link(io.link);
+    assert_eq!(told(&mut c), both, "it has another queue");
+    c.cut_link(b.link);
+    assert_eq!(told(&mut c), (vec![NVME_HOST.into()], vec![]));
+    // A new MDM knows nothing.
+    let count = c.log.host_lists;
+    (c.log.hosts, c.log.sessions) = Default::default();
+    c.cut(Who::Mdm);
+    c.pass(ms(1000));
+    assert_eq!(told(&mut c), (vec![NVME_HOST.into()], vec![]));
+    assert_eq!(c.log.host_lists, count + 1);
+    c.cut_link(admin.link);
+    assert_eq!(told(&mut c), (vec![], vec![]));
+}
+
+/// The MDM refuses a control message of more than 512 KiB, and closes the link.
+#[test]
+fn a_heartbeat_is_short_enough_whatever_the_names_of_hosts() {
+    let mut c = answering();
+    for n in 0..1400 {
+        let mut host = Host::connect(&mut c);
+        host.name = format!("iqn.2026-11.test:{n:0>206}");
+        assert_eq!((host.name.len(), host.log_in(&mut c, 1)), (223, 0));
+    }
+    c.pass(ms(500));
+    let told = c.log.sessions.len();
+    assert!((1000..1200).contains(&told), "{told}");
+    assert!(c.log.longest_beat < 512 << 10, "{}", c.log.longest_beat);
+}
+
+#[test]
+fn another_number_of_the_gateway_closes_the_sessions_of_hosts_only() {
+    let mut c = answering();
+    let a = Host::attached(&mut c, 1);
+    let (admin, io) = nvme(&mut c);
+    let mut nbd = Client::attached(&mut c, &Limits::SHIPPED);
+    let number = |c: &mut Cluster, number: u32| {
+        c.map.version += 1;
+        c.map.gateways[0].number = number;
+        c.map.gateways_at = c.map.version;
+        c.tell();
+    };
+    number(&mut c, 0);
+    assert!([a.link, admin.link, io.link].into_iter().all(|link| c.sdc.serves(link)));
+    number(&mut c, 5);
+    assert!(![a.link, admin.link, io.link].into_iter().any(|link| c.sdc.serves(link)));
+    nbd.request(&mut c, NBD_CMD_WRITE, 1, 0, 512, &[7; 512]);
+    assert_eq!(nbd.reply(&mut c, 1).0, 0);
+    let (admin, _io) = nvme(&mut c);
+    assert_eq!(admin.cntlid / 512, 5);
+}
+
+/// Ids of controllers are told apart by the numbers of gateways.
+#[test]
+fn a_connection_from_before_the_first_number_gets_no_id_of_another_gateway() {
+    let mut c = Cluster::new(Limits::SHIPPED);
+    c.map.gateways[0].number = 3;
+    let early = Queue::open(&mut c);
+    c.make_ready();
+    assert!(!c.sdc.serves(early.link), "it has to connect again");
+    assert_eq!(Queue::admin(&mut c).cntlid / 512, 3);
+}
