@@ -1,8 +1,8 @@
 //! The leader's knowledge of gateways and their hosts, and the decision which seats move.
 //!
 //! A seat moves if its gateway was silent for `suspect_after` (1 s as shipped), tells that the host
-//! has left it, or may not use the volume any more. It also moves if its gateway is without the host
-//! for twice that time after it registered, and after it asked for the seat: the question may come
+//! has left it, or may not use the volume any more. It also moves if its gateway is without the
+//! host for twice that time after it registered, and after it asked for the seat: the question may come
 //! before the heartbeat that names the host.
 //!
 //! A seat moves to the gateway that asks for it, or to one that is heard, has the host, and may use
@@ -11,8 +11,8 @@
 //! wants to be served there gets the seat in any case.
 //!
 //! All of this belongs to one leadership. A new leader has heard of no gateway: none counts as
-//! silent until it has led for three times `suspect_after`. Time in which this MDM could not look at
-//! the seats does not count: it has heard nobody then.
+//! silent until it has led for three times `suspect_after`. Time in which this MDM could not look
+//! at the seats does not count: it has heard nobody then.
 
 use crate::command::{Seat, SeatChange};
 use crate::seat::SEATS;

@@ -263,8 +263,8 @@ impl Sessions {
         links.filter(|host| !host.is_empty()).collect()
     }
 
-    /// Returns how many seats [`Seats::known`] may count: those of the map, one question, and one for
-    /// each host and volume.
+    /// Returns how many seats [`Seats::known`] may count: those of the map, one question, and one
+    /// for each host and volume.
     pub(super) fn seats_most(&self, map: &MapView) -> usize {
         (SEATS + self.hosts().len()) * map.volumes.len() + SEATS_PER_MESSAGE
     }
@@ -315,8 +315,8 @@ impl Sessions {
         self.seats_elsewhere(host);
     }
 
-    /// Forgets which seats other gateways have, where this host has no session any more. If it comes
-    /// back, it may have left the other gateway.
+    /// Forgets which seats other gateways have, where this host has no session any more. If it
+    /// comes back, it may have left the other gateway.
     fn seats_elsewhere(&mut self, host: &str) {
         let paths = &self.iscsi;
         let is_path = |id: VolumeId| paths.paths().any(|path| path == (id, host));
@@ -517,8 +517,8 @@ impl Sdc {
         self.seats_ask(now, out);
     }
 
-    /// Asks the MDM for the seats that are wanted, if no question is under way, and repeats one that
-    /// was not answered.
+    /// Asks the MDM for the seats that are wanted, if no question is under way, and repeats one
+    /// that was not answered.
     pub(in crate::sdc) fn seats_ask(&mut self, now: Time, out: &mut Effects) {
         self.targets.seats.retry(now);
         let Some(link) = self.mdm.link() else {

@@ -16,4 +16,5 @@ mod orphans;
 pub(crate) mod reservations;
 pub(crate) mod seats;
 pub(crate) mod seats_play;
+mod seats_standby;
 mod versions;

@@ -1,7 +1,7 @@
 //! Seats in any order of events: an MDM moves them, and tells and answers late, while hosts write,
 //! and links break. A server gets only requests of hosts that had a confirmed seat at that
-//! generation. The gateway closes the connections of hosts that have lost their seat, and no others.
-//! Each command of the others has one answer.
+//! generation. The gateway closes the connections of hosts that have lost their seat, and no
+//! others. Each command of the others has one answer.
 
 use super::cluster::{Cluster, ME, Who};
 use super::iscsi_host::Host;
@@ -27,7 +27,8 @@ impl History {
     }
 }
 
-/// A gateway, two hosts, and an MDM that moves their seats in any order, and tells and answers late.
+/// A gateway, two hosts, and an MDM that moves their seats in any order, and tells and answers
+/// late.
 struct Play {
     c: Cluster,
     prng: Prng,
