@@ -100,8 +100,7 @@ pub(crate) fn hosts_of(m: &TakeSeats) -> Vec<(u32, &str)> {
 pub(crate) fn a_request_waits_until_the_seat_is_confirmed() {
     let mut c = silent();
     let mut a = Host::attached(&mut c, 1);
-    assert_eq!(hosts_of(&c.log.wished[0]), [(VOLUME.0, HOST)], "at its login");
-    assert!(!c.log.wished[0].seats[0].moves);
+    let at_login = c.log.wished.clone();
     a.write(&mut c, 2, 0xaa);
     // Others do not wait for it.
     let mut nbd = Client::attached(&mut c, &Limits::SHIPPED);
@@ -109,6 +108,8 @@ pub(crate) fn a_request_waits_until_the_seat_is_confirmed() {
     assert_eq!(nbd.reply(&mut c, 1).0, 0, "it has no seat");
     c.pass(ms(5));
     assert!(a.answers(&mut c).is_empty() && c.data[0] == 0);
+    assert_eq!(at_login.iter().map(hosts_of).collect::<Vec<_>>(), [[(VOLUME.0, HOST)]]);
+    assert!(!at_login[0].seats[0].moves);
     // The map with the seat is no confirmation.
     give_and_tell(&mut c, HOST, ME);
     c.pass(ms(5));
