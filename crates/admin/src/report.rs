@@ -25,7 +25,7 @@ pub use servers::{Device, Sds};
 use std::net::SocketAddr;
 pub use summary::{summary, when};
 use volumes::volume;
-pub use volumes::{Volume, volume_uri};
+pub use volumes::{Seat, Volume, volume_uri};
 use wire::control::{MdmStatus, ObjectKind, StatusInfo};
 
 /// The version of this document's shape.
@@ -181,6 +181,9 @@ pub struct Sdc {
     pub iscsi_portals: Vec<String>,
     /// Where it serves NVMe/TCP.
     pub nvme_portals: Vec<String>,
+    /// Its number as a gateway, which is part of what hosts know of it; `None` if it serves neither
+    /// iSCSI nor NVMe/TCP.
+    pub gateway: Option<u32>,
     /// Number of connected NBD clients.
     pub nbd_connections: u32,
     /// Number of iSCSI sessions that have a volume.
@@ -334,6 +337,7 @@ impl Report {
                 nbd_uris: uris(&s.uris, "nbd"),
                 iscsi_portals: uris(&s.uris, "iscsi:"),
                 nvme_portals: uris(&s.uris, "nvme-tcp:"),
+                gateway: s.gateway,
                 nbd_connections: s.connections,
                 iscsi_sessions: s.iscsi_sessions,
                 counts_left_out: s.counts.as_ref().map_or(0, |counts| counts.left_out),
@@ -496,6 +500,7 @@ mod tests {
                 name: "v".into(),
                 groups: 4,
                 mapped: vec![MapTo::default()],
+                seats: vec![Default::default()],
                 ..Default::default()
             }],
             sdcs: vec![SdcStatus {
@@ -706,6 +711,8 @@ mod tests {
             "/volumes/0/mapped/0/sdc",
             "/volumes/0/mapped/0/all",
             "/volumes/0/mapped/0/access",
+            "/volumes/0/seats/0/host",
+            "/volumes/0/seats/0/gateway",
             "/moves/groups",
             "/moves/waiting_groups",
             "/moves/remaining_bytes",
@@ -718,6 +725,7 @@ mod tests {
             "/sdc/0/nbd_uris/0",
             "/sdc/0/iscsi_portals/0",
             "/sdc/0/nvme_portals/0",
+            "/sdc/0/gateway",
             "/sdc/0/nbd_connections",
             "/sdc/0/iscsi_sessions",
             "/volumes/0/name",

@@ -261,6 +261,7 @@ mod tests {
             nbd_uris: Vec::new(),
             iscsi_portals: Vec::new(),
             nvme_portals: Vec::new(),
+            gateway: None,
             nbd_connections: 1,
             iscsi_sessions: n % 2,
             counts_left_out: 0,

@@ -12,6 +12,7 @@ use crate::group::Group;
 use crate::mapping::Grant;
 use crate::observed::{Observed, Seen};
 use crate::publish::device_info;
+use crate::seat::Seat;
 use crate::slowness::delays;
 use crate::state::{Device, State, Volume};
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -22,7 +23,7 @@ use core::time::Duration;
 use prost::Message;
 use wire::control::{
     ClientCounts, DeviceStatus, FullStatus, Heartbeat, Intent, MapTo, MovesStatus, ObjectKind,
-    ObjectStatus, SdcStatus, StatusInfo, VolumeStatus,
+    ObjectStatus, SdcStatus, SeatStatus, StatusInfo, VolumeStatus,
 };
 
 /// Bytes of all counts of clients in one status. Commands take answers of 64 MiB.
@@ -203,6 +204,10 @@ pub fn volume(
     let list = v.mapping.named().into_iter().flatten();
     let list = list.map(|(sdc, grant)| to(named(sdc), grant));
     let mapped = v.mapping.all().iter().map(|all| to(String::new(), all)).chain(list).collect();
+    let seat = |(host, seat): (&String, &Seat)| SeatStatus {
+        host: host.clone(),
+        gateway: named(&seat.sdc),
+    };
     VolumeStatus {
         id: id.0,
         name: v.name.clone(),
@@ -213,6 +218,7 @@ pub fn volume(
         pool: state.objects.pools.get(&v.pool).map_or_else(String::new, |p| p.name.clone()),
         thick: v.thick,
         mapped,
+        seats: v.seats.iter().map(seat).collect(),
     }
 }
 
@@ -235,6 +241,7 @@ fn sdc(state: &State, seen: &Observed, id: SdcId, room: &mut usize) -> SdcStatus
     SdcStatus {
         counts,
         id: id.0,
+        gateway: s.gateway.map(u32::from),
         name: s.name.clone(),
         pid: s.pid,
         connected: seen.is_some_and(|s| s.connected),

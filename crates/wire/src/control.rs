@@ -38,8 +38,8 @@ pub use seats::{
     GatewayInfo, HostNames, SEATS_PER_MESSAGE, SeatInfo, SeatWish, SeatsTaken, TakeSeats,
 };
 pub use status::{
-    DeviceStatus, FullStatus, MdmStatus, MovesStatus, RefusedServer, SdcStatus, SlowDevice,
-    StatusInfo, VolumeStatus,
+    DeviceStatus, FullStatus, MdmStatus, MovesStatus, RefusedServer, SdcStatus, SeatStatus,
+    SlowDevice, StatusInfo, VolumeStatus,
 };
 pub use value::{UnknownValue, known};
 

@@ -6,7 +6,7 @@ use super::{Groups, Sdc, State, UpDown};
 use base::{ClusterId, VolumeId};
 use serde::Serialize;
 use target::ident;
-use wire::control::{StatusInfo, VolumeStatus};
+use wire::control::{SeatStatus, StatusInfo, VolumeStatus};
 
 /// A volume.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -39,6 +39,8 @@ pub struct Volume {
     pub thick: bool,
     /// Clients that may use the volume; empty if none may.
     pub mapped: Vec<Mapped>,
+    /// The gateways of its hosts. Only this gateway serves the host.
+    pub seats: Vec<Seat>,
     /// Requests to it, over all data clients that are up.
     pub io: Io,
     /// The same by data client.
@@ -47,6 +49,21 @@ pub struct Volume {
     pub paths: Vec<Path>,
     /// The volume is mapped to clients that have served it, and none of them is up.
     pub unserved: bool,
+}
+
+/// The gateway of a host.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Seat {
+    /// The iSCSI or NVMe name of the host.
+    pub host: String,
+    /// The name of the data client.
+    pub gateway: String,
+}
+
+impl Seat {
+    fn of(seat: &SeatStatus) -> Seat {
+        Seat { host: seat.host.clone(), gateway: seat.gateway.clone() }
+    }
 }
 
 /// Returns one volume, with its URIs at these data clients.
@@ -83,6 +100,7 @@ pub(super) fn volume(v: &VolumeStatus, info: &StatusInfo, sdc: &[Sdc]) -> Volume
         thick: v.thick,
         unserved,
         mapped,
+        seats: v.seats.iter().map(Seat::of).collect(),
         io: Io::sum(clients.iter().map(|client| &client.io)),
         clients,
         paths,

@@ -269,6 +269,20 @@ pub struct VolumeStatus {
     /// The clients that it is mapped to; an empty name means all.
     #[prost(message, repeated, tag = "52")]
     pub mapped: Vec<MapTo>,
+    /// The gateways of its hosts.
+    #[prost(message, repeated, tag = "54")]
+    pub seats: Vec<SeatStatus>,
+}
+
+/// The gateway that serves a host of a volume.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct SeatStatus {
+    /// The name of the host.
+    #[prost(string, tag = "1")]
+    pub host: String,
+    /// The name of the gateway.
+    #[prost(string, tag = "2")]
+    pub gateway: String,
 }
 
 /// One client.
@@ -301,6 +315,9 @@ pub struct SdcStatus {
     /// Devices that refuse it.
     #[prost(uint32, repeated, tag = "70")]
     pub refused_by: Vec<u32>,
+    /// Its number as a gateway; absent: no hosts connect to it.
+    #[prost(uint32, optional, tag = "71")]
+    pub gateway: Option<u32>,
     /// Counts of block requests, as last reported.
     #[prost(message, optional, tag = "100")]
     pub counts: Option<ClientCounts>,

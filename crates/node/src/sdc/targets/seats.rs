@@ -266,6 +266,17 @@ impl Sessions {
         }
     }
 
+    /// Returns true if a session of a host can use this volume, by its protocol.
+    fn reaches(&self, link: LinkId, volume: VolumeId) -> bool {
+        match self.sessions.get(&link) {
+            Some(Session::Nvme(_)) => true,
+            Some(Session::Iscsi(_)) => {
+                self.iscsi.nexus(link).and_then(|nexus| nexus.volume) == Some(volume)
+            }
+            Some(Session::Nbd(_)) | None => false,
+        }
+    }
+
     /// Returns the names of the connected hosts, each once.
     fn hosts(&self) -> BTreeSet<&str> {
         let links = self.sessions.keys().map(|link| self.host(*link));
@@ -454,7 +465,8 @@ pub(in crate::sdc) fn fence(
             since.is_some() && since != mine(&volume.seats, host)
         };
         let all = sdc.targets.sessions.keys().copied();
-        let lost: BTreeSet<LinkId> = all.filter(|link| is_lost(sdc.targets.host(*link))).collect();
+        let lost: BTreeSet<LinkId> =
+            all.filter(|l| sdc.targets.reaches(*l, *id) && is_lost(sdc.targets.host(*l))).collect();
         let given = |host: &&str| {
             mine(&volume.seats, host).is_some_and(|since| mine(before, host) != Some(since))
         };
