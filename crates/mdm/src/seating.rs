@@ -21,7 +21,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::{Duration, Limits, SdcId, Time, VolumeId};
-use wire::control::{HostNames, SeatWish};
+use wire::control::{Access, HostNames, SeatWish};
 
 /// The most seats that one command moves.
 const MOVES: usize = 1024;
@@ -123,7 +123,8 @@ impl Seating {
         let Some(gateway) = self.gateways.get_mut(&sdc) else { return };
         for SeatWish { volume, host, .. } in wishes {
             let path = (host.clone(), *volume);
-            if !gateway.has(VolumeId(*volume), host) {
+            let room = gateway.asked.len() < HOSTS;
+            if room && !gateway.has(VolumeId(*volume), host) {
                 gateway.asked.entry(path).or_insert(now);
             }
         }
@@ -138,7 +139,7 @@ impl Seating {
 
     /// Makes the next look due.
     pub fn look(&mut self, now: Time) {
-        self.due = Some(now);
+        self.due = Some(self.due.map_or(now, |due| due.min(now)));
     }
 
     /// Returns when [`Seating::moves`] may have something to do.
@@ -188,7 +189,8 @@ impl Seating {
             && !self.is_silent(now, sdc, limits)
     }
 
-    /// Returns the gateway with the lowest number that can serve this host of the volume.
+    /// Returns the gateway that can serve this host of the volume: one that may write, and of those
+    /// the one with the lowest number.
     fn successor(
         &self,
         now: Time,
@@ -198,7 +200,9 @@ impl Seating {
     ) -> Option<SdcId> {
         let can = |sdc: SdcId| sdc != but && self.serves(now, (id, volume), (sdc, host), limits);
         let gateways = state.sdcs.iter().filter_map(|(id, sdc)| Some((sdc.gateway?, *id)));
-        gateways.filter(|(_, sdc)| can(*sdc)).min().map(|(_, sdc)| sdc)
+        // Of two accesses, read-only is the greater value.
+        let rank = |(number, sdc): &(u8, SdcId)| (access(volume, *sdc), *number);
+        gateways.filter(|(_, sdc)| can(*sdc)).min_by_key(rank).map(|(_, sdc)| sdc)
     }
 
     /// Moves the clocks on if the look comes too late: this MDM was stalled, or led no cluster that
@@ -240,7 +244,8 @@ impl Seating {
                 gateway.left.clear();
             }
         }
-        self.due = (!none).then(|| now + limits.heartbeat_every);
+        let next = if changes.len() == MOVES { now } else { now + limits.heartbeat_every };
+        self.due = (!none).then_some(next);
         (!changes.is_empty()).then_some(Seat { changes })
     }
 
@@ -278,13 +283,15 @@ impl Seating {
         let mut rooms: BTreeMap<u32, (usize, BTreeSet<&str>)> = BTreeMap::new();
         for SeatWish { volume: id, host, moves } in wishes {
             let Some(volume) = state.volumes.get(&VolumeId(*id)) else { continue };
-            let may = volume.mapping.grant(sdc).is_some();
+            let gateway = state.sdcs.get(&sdc).is_some_and(|sdc| sdc.gateway.is_some());
+            let may = gateway && volume.mapping.grant(sdc).is_some();
             if !may || !asked.insert((id, host)) {
                 continue;
             }
             if let Some(seat) = volume.seats.get(host) {
                 let (place, from) = ((VolumeId(*id), volume, state), (seat.sdc, host.as_str()));
-                let goes = *moves || self.is_over(now, place, from, limits);
+                let may = access(volume, sdc) <= access(volume, seat.sdc);
+                let goes = *moves && may || self.is_over(now, place, from, limits);
                 let (host, from, to) = (host.clone(), seat.sdc.0, sdc.0);
                 let change = SeatChange { volume: *id, host, from, to };
                 changes.extend(Some(change).filter(|_| goes && from != to));
@@ -306,4 +313,9 @@ impl Seating {
         }
         Seat { changes }
     }
+}
+
+/// Returns what a gateway may do with a volume; `None`: nothing.
+fn access(volume: &Volume, sdc: SdcId) -> Option<Access> {
+    volume.mapping.grant(sdc).map(|grant| grant.access)
 }

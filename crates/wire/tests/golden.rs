@@ -180,7 +180,9 @@ fn body(kind: Kind) -> Vec<u8> {
             let wish = SeatWish { volume: 3, host: "iqn.2026-11.a:b".into(), moves: true };
             TakeSeats { number: 10, seats: vec![wish] }.encode_to_vec()
         }
-        Kind::SeatsTaken => SeatsTaken { number: 10, map: 12, since: vec![4] }.encode_to_vec(),
+        Kind::SeatsTaken => {
+            SeatsTaken { number: 10, map: 12, since: vec![4], volume: 3 }.encode_to_vec()
+        }
         Kind::Raft => vec![1, 2, 3],
         _ => Vec::new(),
     }

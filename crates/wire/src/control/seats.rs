@@ -72,7 +72,8 @@ pub struct TakeSeats {
     pub seats: Vec<SeatWish>,
 }
 
-/// The answer to [`TakeSeats`]: what hosts sent through former gateways can't take effect any more.
+/// The answer to [`TakeSeats`] for one of its volumes: what hosts sent through former gateways
+/// can't take effect any more.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct SeatsTaken {
     /// The number of the question.
@@ -81,8 +82,11 @@ pub struct SeatsTaken {
     /// A map of this version, or of a later one, has the seats.
     #[prost(uint64, tag = "2")]
     pub map: u64,
-    /// For each of the seats, in their order: the generation at which the gateway got it; 0: the
-    /// gateway does not have it.
+    /// For each of the seats of this volume, in their order: the generation at which the gateway
+    /// got it; 0: the gateway does not have it.
     #[prost(uint32, repeated, tag = "3")]
     pub since: Vec<u32>,
+    /// The volume.
+    #[prost(uint32, tag = "4")]
+    pub volume: u32,
 }

@@ -236,7 +236,7 @@ die nvme; hang nvme
 whole && echo '=== whole nvme'
 umount /mnt; e2fsck -f -n $disk && mount -t ext4 $disk /mnt && whole && echo '=== again nvme'
 umount /mnt; nvme disconnect-all
-echo "=== errors $(dmesg | grep -c -E 'Buffer I/O|EXT4-fs (error|warning)|error, dev dm')"
+echo "=== errors $(dmesg | grep -c -E 'Buffer I/O error on dev (dm|nvme)|EXT4-fs (error|warning)|error, dev dm')"
 dmesg | grep -i -E 'error|nvme|alua|iscsi|multipath' | tail -60
 "#;
 

@@ -32,16 +32,31 @@ impl Work<'_> {
         if changed {
             self.watch.seating.look(self.now);
         }
-        let since: Vec<u32> = m.seats.iter().map(|wish| self.since(sdc, wish)).collect();
-        let has = m.seats.iter().zip(&since).filter(|(_, since)| **since > 0);
-        let volumes = has.map(|(wish, _)| VolumeId(wish.volume)).collect();
+        let mut volumes: Vec<u32> = m.seats.iter().map(|wish| wish.volume).collect();
+        volumes.sort_unstable();
+        volumes.dedup();
+        volumes.into_iter().for_each(|volume| self.answer_seats((link, sdc), m, volume, changed));
+    }
+
+    /// Answers for the seats of one volume. Each volume has a fence of its own: one whose device is
+    /// away keeps no other one waiting.
+    fn answer_seats(
+        &mut self,
+        (link, sdc): (LinkId, SdcId),
+        m: &TakeSeats,
+        volume: u32,
+        changed: bool,
+    ) {
+        let wishes = m.seats.iter().filter(|wish| wish.volume == volume);
+        let since: Vec<u32> = wishes.map(|wish| self.since(sdc, wish)).collect();
         let map = self.state().version;
-        let fence = Fence::new(self.now, volumes, map);
-        let taken = SeatsTaken { number: m.number, map: map.0, since };
+        let fence = Fence::new(self.now, Vec::from([VolumeId(volume)]), map);
+        let fences = since.iter().any(|since| *since > 0) && !mutant::on(Mutant::SeatBlindly);
+        let taken = SeatsTaken { number: m.number, map: map.0, since, volume };
         let frame = message::SeatsTaken {};
         let (head, body) = self.links.peer_link(link).control(frame, &taken, self.out.pool());
         let mut answer = Answer::to_client(changed, Answer::frame(link, head, body));
-        answer.fence = Some(fence).filter(|_| !mutant::on(Mutant::SeatBlindly));
+        answer.fence = Some(fence).filter(|_| fences);
         self.answers.push(answer);
     }
 

@@ -55,11 +55,22 @@ pub(super) fn has_left(map: &MapView, volume: &Volume, host: &str) -> bool {
 #[derive(Debug)]
 struct Question {
     number: u64,
+    /// How many seats the message had.
+    asked: usize,
+    /// Those of them that are not answered.
     seats: Vec<SeatWish>,
     /// The time of the last transmission; `None` if there was no link.
     sent: Option<Time>,
-    /// The answer, which waits for a map.
-    answer: Option<SeatsTaken>,
+    /// Answers that wait for a map: at most one for each volume.
+    answers: Vec<SeatsTaken>,
+}
+
+impl Question {
+    /// Returns true if a seat has no answer, not even one that waits for a map.
+    fn is_open(&self) -> bool {
+        let waits = |wish: &SeatWish| self.answers.iter().any(|a| a.volume == wish.volume);
+        !self.seats.iter().all(waits)
+    }
 }
 
 /// A command of a host that wants to be served by this gateway.
@@ -145,36 +156,41 @@ impl Seats {
         }
     }
 
-    /// Confirms the seats of an answer that the map has, if the map is as new as the answer.
+    /// Confirms the seats of answers that the map has, if the map is as new as the answers.
     fn learn(&mut self, now: Time, map: &MapView) {
-        let known = |q: &mut Question| {
-            q.answer.as_ref().is_some_and(|answer| MapVersion(answer.map) <= map.version)
-        };
-        let Some(Question { seats, answer: Some(answer), .. }) = self.question.take_if(known)
-        else {
-            return;
-        };
-        for (SeatWish { volume, host, .. }, since) in seats.into_iter().zip(answer.since) {
-            let volume = VolumeId(volume);
-            match map.volumes.get(&volume).and_then(|v| v.seats.get(&host)) {
-                None => {
-                    let of = (volume, host);
-                    self.elsewhere.remove(&of); // a volume that is gone
-                    self.refused.insert(of);
-                    self.refused_until.get_or_insert(now + AGAIN);
-                }
-                Some(seat) if Some(seat.sdc) == map.me && seat.since == since => {
-                    self.confirmed.entry(volume).or_default().insert(host, since);
-                }
-                Some(seat) if Some(seat.sdc) == map.me => {} // it began anew
-                Some(_) => {
-                    let first = Elsewhere { since: now, settled: false };
-                    let known = self.elsewhere.entry((volume, host)).or_insert(first);
-                    known.settled |= now.since(known.since) >= SOON;
-                }
+        let Some(mut question) = self.question.take() else { return };
+        let known = |answer: &mut SeatsTaken| MapVersion(answer.map) <= map.version;
+        let answers: Vec<SeatsTaken> = question.answers.extract_if(.., known).collect();
+        for SeatsTaken { volume, since, .. } in answers {
+            let of = question.seats.extract_if(.., |wish| wish.volume == volume);
+            for (wish, since) in of.zip(since) {
+                self.answered(now, map, wish, since);
+            }
+            self.review = true;
+        }
+        self.question = Some(question).filter(|question| !question.seats.is_empty());
+    }
+
+    /// Uses the answer for one seat.
+    fn answered(&mut self, now: Time, map: &MapView, wish: SeatWish, since: u32) {
+        let (volume, host) = (VolumeId(wish.volume), wish.host);
+        match map.volumes.get(&volume).and_then(|v| v.seats.get(&host)) {
+            None => {
+                let of = (volume, host);
+                self.elsewhere.remove(&of); // a volume that is gone
+                self.refused.insert(of);
+                self.refused_until.get_or_insert(now + AGAIN);
+            }
+            Some(seat) if Some(seat.sdc) == map.me && seat.since == since => {
+                self.confirmed.entry(volume).or_default().insert(host, since);
+            }
+            Some(seat) if Some(seat.sdc) == map.me => {} // it began anew
+            Some(_) => {
+                let first = Elsewhere { since: now, settled: false };
+                let known = self.elsewhere.entry((volume, host)).or_insert(first);
+                known.settled |= now.since(known.since) >= SOON;
             }
         }
-        self.review = true;
     }
 
     /// Lets requests ask again for seats that the MDM has not given, and asks again for those that
@@ -207,14 +223,6 @@ impl Seats {
         }
     }
 
-    /// Makes the question move no seat that has changed: it may have moved it before, and the host
-    /// has chosen another gateway since then.
-    fn stay(&mut self, volume: VolumeId, changed: impl Fn(&str) -> bool) {
-        let wishes = self.question.iter_mut().flat_map(|question| &mut question.seats);
-        let changed = wishes.filter(|wish| wish.volume == volume.0 && changed(&wish.host));
-        changed.for_each(|wish| wish.moves = false);
-    }
-
     /// Forgets a host that is not connected any more.
     fn forget(&mut self, host: &str) {
         self.wanted.retain(|(_, other), _| other != host);
@@ -233,6 +241,30 @@ impl Seats {
         confirmed + asked + self.wanted.len() + self.refused.len() + self.elsewhere.len()
     }
 
+    /// Returns the question to send now: what is not answered, and what is wanted. It has the
+    /// number of the former one if it is the same.
+    fn due_question(&mut self, now: Time) -> Option<&Question> {
+        let room = SEATS_PER_MESSAGE - self.question.as_ref().map_or(0, |q| q.seats.len());
+        let mut new = Vec::new();
+        while new.len() < room
+            && let Some(((volume, host), moves)) = self.wanted.pop_first()
+        {
+            new.push(SeatWish { volume: volume.0, host, moves });
+        }
+        let former = self.question.take();
+        let same = new.is_empty() && former.as_ref().is_some_and(|q| q.seats.len() == q.asked);
+        let mut seats = former.as_ref().map_or_else(Vec::new, |q| q.seats.clone());
+        seats.extend(new);
+        if seats.is_empty() {
+            return None;
+        }
+        let answers = former.filter(|_| same).map_or_else(Vec::new, |q| q.answers);
+        self.number += u64::from(!same);
+        let (number, asked) = (self.number, seats.len());
+        self.question = Some(Question { number, asked, seats, sent: Some(now), answers });
+        self.question.as_ref()
+    }
+
     /// Returns true if there may be a question to send.
     #[inline]
     pub(in crate::sdc) fn has_question(&self) -> bool {
@@ -246,7 +278,7 @@ impl Seats {
 
     /// Returns when a question is due, or a command has waited for too long.
     pub(super) fn wake_at(&self, patience: Duration) -> Option<Time> {
-        let question = self.question.as_ref().filter(|q| q.answer.is_none());
+        let question = self.question.as_ref().filter(|question| question.is_open());
         let again = question.and_then(|q| q.sent).map(|sent| sent + AGAIN);
         let late = self.activating.iter().map(|a| a.since + patience).min();
         let asks = |of| self.question.is_some() || self.wanted.contains_key(of);
@@ -347,7 +379,7 @@ impl Sessions {
     /// for the seat.
     #[inline]
     pub(super) fn is_seated(&mut self, map: &MapView, link: LinkId, volume: VolumeId) -> bool {
-        let known = self.sessions.get(&link).is_some_and(|session| session.is_seated(volume));
+        let known = self.sessions.get_mut(&link).is_some_and(|session| session.is_seated(volume));
         known || self.find_seat(map, link, volume)
     }
 
@@ -392,9 +424,15 @@ impl Sessions {
         since: Time,
     ) {
         self.seats.activating.push(Activating { link, tag, volume, since });
+        self.seats.review = true;
         let host = self.host(link).to_owned();
         self.seats.want(volume, &host, true);
-        self.seats.review = true;
+    }
+
+    /// Returns true while such a command of this host waits.
+    fn is_activating(&self, volume: VolumeId, host: &str) -> bool {
+        let mut all = self.seats.activating.iter();
+        all.any(|a| a.volume == volume && self.host(a.link) == host)
     }
 
     /// Forgets such commands.
@@ -428,11 +466,19 @@ impl Sessions {
 impl Session {
     /// Returns true if its host is known to have a confirmed seat for this volume.
     #[inline]
-    fn is_seated(&self, volume: VolumeId) -> bool {
+    fn is_seated(&mut self, volume: VolumeId) -> bool {
         match self {
             Session::Nbd(_) => true, // it has no host
             Session::Iscsi(iscsi) => iscsi.seated.contains(&volume),
-            Session::Nvme(nvme) => nvme.seated.contains(&volume),
+            Session::Nvme(nvme) if nvme.seated.first() == Some(&volume) => true,
+            Session::Nvme(nvme) => {
+                // The volume that was used last is the first one.
+                let at = nvme.seated.iter().position(|seated| *seated == volume);
+                at.is_some_and(|at| {
+                    nvme.seated.swap(0, at);
+                    true
+                })
+            }
         }
     }
 
@@ -457,6 +503,12 @@ pub(in crate::sdc) fn fence(
     changed.iter().for_each(|(id, _)| sdc.targets.unseat(*id));
     for (id, before) in changed {
         let Some(volume) = sdc.map.volumes.get(id) else { continue };
+        let is_mine = |seats: &OfVolume| seats.values().any(|seat| Some(seat.sdc) == sdc.map.me);
+        if !is_mine(before) && !is_mine(&volume.seats) {
+            sdc.targets.seats.prune(&sdc.map, *id);
+            sdc.targets.seats.review = true;
+            continue;
+        }
         let mine = |seats: &OfVolume, host: &str| {
             seats.get(host).filter(|seat| Some(seat.sdc) == sdc.map.me).map(|s| s.since)
         };
@@ -473,7 +525,6 @@ pub(in crate::sdc) fn fence(
         let hosts = sdc.targets.hosts();
         let given: Vec<String> = hosts.into_iter().filter(given).map(String::from).collect();
         sdc.targets.seats.prune(&sdc.map, *id);
-        sdc.targets.seats.stay(*id, |host| before.get(host) != volume.seats.get(host));
         given.iter().for_each(|host| sdc.targets.seats.want(*id, host, false));
         if mutant::on(Mutant::RenewUnseated) {
             continue;
@@ -524,7 +575,9 @@ fn learn(sdc: &mut Sdc, now: Time) {
 pub(in crate::sdc) fn answer(sdc: &mut Sdc, now: Time, m: SeatsTaken) -> Option<MapVersion> {
     let version = MapVersion(m.map);
     let asked = sdc.targets.seats.question.as_mut().filter(|q| q.number == m.number)?;
-    asked.answer = Some(m);
+    if !asked.answers.iter().any(|known| known.volume == m.volume) {
+        asked.answers.push(m);
+    }
     learn(sdc, now);
     Some(version)
 }
@@ -537,8 +590,8 @@ pub(in crate::sdc) fn again(sdc: &mut Sdc, now: Time, out: &mut Effects) {
     ask(sdc, now, out);
 }
 
-/// Asks the MDM for the seats that are wanted, if no question is under way, and repeats one that
-/// was not answered.
+/// Asks the MDM for the seats that are wanted, if no question is under way. A question that was not
+/// answered is repeated, with the seats that are wanted by then.
 pub(in crate::sdc) fn ask(sdc: &mut Sdc, now: Time, out: &mut Effects) {
     sdc.targets.seats.retry(now);
     let Some(link) = sdc.mdm.link() else {
@@ -547,25 +600,19 @@ pub(in crate::sdc) fn ask(sdc: &mut Sdc, now: Time, out: &mut Effects) {
         return;
     };
     let seats = &mut sdc.targets.seats;
-    if seats.question.is_none() && !seats.wanted.is_empty() {
-        seats.number += 1;
-        let mut list = Vec::new();
-        while list.len() < SEATS_PER_MESSAGE
-            && let Some(((volume, host), moves)) = seats.wanted.pop_first()
-        {
-            list.push(SeatWish { volume: volume.0, host, moves });
-        }
-        let question = Question { number: seats.number, seats: list, sent: None, answer: None };
-        seats.question = Some(question);
-    }
-    let Some(question) = &mut seats.question else { return };
-    let due = question.sent.is_none_or(|sent| now.since(sent) >= AGAIN);
-    if question.answer.is_some() || !due {
+    let under_way = |q: &Question| {
+        let answered = !q.is_open() && seats.wanted.is_empty();
+        answered || q.sent.is_some_and(|sent| now.since(sent) < AGAIN)
+    };
+    if seats.question.as_ref().is_some_and(under_way) {
         return;
     }
-    question.sent = Some(now);
-    let (number, seats) = (question.number, question.seats.clone());
-    send_control(link, &TakeSeats { number, seats }, out);
+    let Some(question) = seats.due_question(now) else { return };
+    let (number, mut wishes) = (question.number, question.seats.clone());
+    for wish in &mut wishes {
+        wish.moves = sdc.targets.is_activating(VolumeId(wish.volume), &wish.host);
+    }
+    send_control(link, &TakeSeats { number, seats: wishes }, out);
 }
 
 /// Looks at the requests that wait for a seat: passes on those of hosts that have one, and ends

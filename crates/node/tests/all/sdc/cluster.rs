@@ -359,8 +359,9 @@ impl Cluster {
     /// Gives the client the seats that no other one has, and those that move to it, tells the map
     /// and confirms them.
     pub(crate) fn take_seats(&mut self, link: LinkId, m: &TakeSeats) {
-        let mut since = Vec::new();
+        let mut answers: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for wish in &m.seats {
+            let since = answers.entry(wish.volume).or_default();
             let Some(volume) = self.map.volumes.iter_mut().find(|v| v.id == wish.volume) else {
                 since.push(0); // it is gone
                 continue;
@@ -383,8 +384,11 @@ impl Cluster {
             since.push(if seat.sdc == ME { seat.since } else { 0 });
         }
         self.tell();
-        let taken = SeatsTaken { number: m.number, map: self.map.version, since };
-        self.send(link, Header::new(Kind::SeatsTaken), &taken);
+        let (number, map) = (m.number, self.map.version);
+        for (volume, since) in answers {
+            let taken = SeatsTaken { number, map, since, volume };
+            self.send(link, Header::new(Kind::SeatsTaken), &taken);
+        }
     }
 
     /// Gives a gateway the seat of a host, as the MDM does when it moves one.

@@ -131,7 +131,8 @@ impl Play {
             self.histories[usize::from(host == NVME_HOST)].confirmed.push(mine);
             since.push(mine);
         }
-        let taken = SeatsTaken { number: m.number, map: self.c.map.version, since };
+        let (number, map, volume) = (m.number, self.c.map.version, 1);
+        let taken = SeatsTaken { number, map, since, volume };
         self.c.send(link, Header::new(Kind::SeatsTaken), &taken);
     }
 
