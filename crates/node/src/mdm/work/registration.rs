@@ -8,7 +8,7 @@ use crate::refusals::refusal;
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
-use base::{DeviceId, LinkId};
+use base::{DeviceId, Incarnation, LinkId};
 use mdm::controller::Registration;
 use mdm::detector::Verdict;
 use mdm::recovery;
@@ -57,7 +57,7 @@ impl Work<'_> {
                 self.tell_release(&mut command, m);
                 self.execute(command);
                 self.watch.born(id);
-                (id, opened)
+                (id, began(m.incarnation, self.state().devices[&id].incarnation, opened))
             }
             Registration::Superseded(text) => {
                 return self.refuse(link, &refusal(RefusalCode::Superseded, text));
@@ -117,7 +117,7 @@ impl Work<'_> {
             Registration::Known(id) => (id, before),
             Registration::New(id, command) => {
                 self.execute(command);
-                (id, opened)
+                (id, began(m.incarnation, self.state().sdcs[&id].incarnation, opened))
             }
             Registration::Superseded(text) => {
                 return self.refuse(link, &refusal(RefusalCode::Superseded, text));
@@ -227,4 +227,10 @@ impl Work<'_> {
         }
         !silent.is_empty()
     }
+}
+
+/// Returns the `began` of a process ([`Session`](crate::mdm::links::Session)) that was given this
+/// incarnation. If it had told the same one, MDMs that are lost have registered it before.
+fn began(told: u64, incarnation: Incarnation, opened: u64) -> u64 {
+    if told == incarnation.0 { 0 } else { opened }
 }
