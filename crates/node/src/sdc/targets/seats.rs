@@ -73,6 +73,12 @@ impl Question {
     }
 }
 
+/// Returns true if the question is about this seat, too.
+fn asks(question: &Option<Question>, (volume, host): &(VolumeId, String)) -> bool {
+    let same = |wish: &SeatWish| (VolumeId(wish.volume), &wish.host) == (*volume, host);
+    question.as_ref().is_some_and(|question| question.seats.iter().any(same))
+}
+
 /// A command of a host that wants to be served by this gateway.
 #[derive(Clone, Copy, Debug)]
 struct Activating {
@@ -198,8 +204,8 @@ impl Seats {
     fn retry(&mut self, now: Time) {
         let again =
             |(_, e): &(&(VolumeId, String), &Elsewhere)| !e.settled && now.since(e.since) >= SOON;
-        if self.question.is_none() {
-            for (of, _) in self.elsewhere.iter().filter(again) {
+        for (of, _) in self.elsewhere.iter().filter(again) {
+            if !asks(&self.question, of) {
                 self.wanted.entry(of.clone()).or_insert(false);
             }
         }
@@ -228,6 +234,17 @@ impl Seats {
         self.wanted.retain(|(_, other), _| other != host);
         self.elsewhere.retain(|(_, other), _| other != host);
         self.refused.retain(|(_, other)| other != host);
+        let before = self.question.as_ref().map_or(0, |question| question.seats.len());
+        self.question.iter_mut().for_each(|q| q.seats.retain(|wish| wish.host != host));
+        self.question.take_if(|question| question.seats.is_empty());
+        if let Some(question) = &mut self.question
+            && question.seats.len() < before
+        {
+            // Answers to the former question have its seats in another order.
+            self.number += 1;
+            (question.number, question.asked) = (self.number, question.seats.len());
+            (question.sent, question.answers) = (None, Vec::new());
+        }
         self.confirmed.retain(|_, hosts| {
             hosts.remove(host);
             !hosts.is_empty()
@@ -281,7 +298,7 @@ impl Seats {
         let question = self.question.as_ref().filter(|question| question.is_open());
         let again = question.and_then(|q| q.sent).map(|sent| sent + AGAIN);
         let late = self.activating.iter().map(|a| a.since + patience).min();
-        let asks = |of| self.question.is_some() || self.wanted.contains_key(of);
+        let asks = |of| asks(&self.question, of) || self.wanted.contains_key(of);
         let open = self.elsewhere.iter().filter(|(of, e)| !e.settled && !asks(of));
         let soon = open.map(|(_, e)| e.since + SOON).min();
         let retry = Time::earliest(self.refused_until, soon);
