@@ -65,7 +65,7 @@ pub struct Case<'a> {
     pub timed: bool,
     /// A host may have reserved the volume.
     pub reserved: bool,
-    /// The operation is one of a host with two gateways.
+    /// The other gateway of the host has had the seat.
     pub elsewhere: bool,
     /// Another process was started under the client's name after the request.
     pub superseded: bool,

@@ -6,9 +6,9 @@
 use super::Failure;
 use super::pools::Places;
 use crate::world::ProcId;
-use base::{DeviceId, Epoch, GroupId, MapVersion};
+use base::{DeviceId, Epoch, GroupId, MapVersion, SdcId, VolumeId};
 use mdm::group::Doubt;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use wire::control::{GroupInfo, Intent, MapPage};
 
@@ -42,6 +42,8 @@ pub struct Observer {
     pub devices: BTreeMap<DeviceId, Device>,
     /// Groups and size in bytes of each volume.
     pub volumes: BTreeMap<u32, (Vec<u32>, u64)>,
+    /// Gateways that have had a seat, by volume.
+    pub seated: BTreeSet<(VolumeId, SdcId)>,
     /// Servers and pools of devices and groups.
     pub places: Places,
     active: BTreeMap<(GroupId, Epoch), (ProcId, u32)>,
@@ -67,6 +69,9 @@ impl Observer {
             .into_iter()
             .flatten()
             .collect();
+        for v in &page.volumes {
+            self.seated.extend(v.seats.iter().map(|seat| (VolumeId(v.id), SdcId(seat.sdc))));
+        }
         let before: Vec<u32> = self.volumes.keys().copied().collect();
         if newest {
             for d in page.devices {

@@ -519,10 +519,20 @@ impl Stage {
         }
     }
 
-    /// Returns true for an operation of a host with two gateways.
+    /// Returns true when a gateway may send the host of this operation to the other gateway: one
+    /// that is not the gateway of its path has had a seat of the volume. (A gateway that does not
+    /// hear of the MDM does not know that the other one has lost the seat.)
     pub(crate) fn may_be_elsewhere(&self, index: usize) -> bool {
-        let mut hosts = self.hosts.iter().filter(|host| host.multipath.is_some());
-        hosts.any(|host| host.paths.contains_key(&(index as u32)))
+        let hosts = self.hosts.iter().filter(|host| host.multipath.is_some());
+        let mut gateways = hosts.filter_map(|host| {
+            let path = host.paths.get(&(index as u32))?;
+            Some(host.plan.gateways[usize::from(*path)])
+        });
+        let volume = self.history.ops[index].volume;
+        gateways.any(|gateway| {
+            let me = self.sdc(gateway).and_then(|sdc| sdc.map().me);
+            self.observer.seated.iter().any(|(id, sdc)| *id == volume && Some(*sdc) != me)
+        })
     }
 
     /// Sends the next request about the reservation of a host's volume.
@@ -709,5 +719,23 @@ mod tests {
         stage.end_reservations();
         pass(&mut stage, 3000);
         assert_eq!(stage.reservations_unmet(), None);
+    }
+
+    #[test]
+    fn a_host_is_sent_elsewhere_only_where_another_gateway_has_had_the_seat() {
+        let mut stage = stage("0 1 0 moves");
+        let volume = stage.hosts[0].volume.unwrap();
+        for path in [0, 1] {
+            // One gateway has got the seat, because the host came to it first. The first answer
+            // over a path may be a unit attention.
+            write(&mut stage, path, 8);
+            let index = stage.history.ops.len();
+            assert!(stage.send_over(0, path, IoKind::Read, (0, 8)));
+            let may = stage.may_be_elsewhere(index);
+            pass(&mut stage, 50);
+            let seated = stage.history.ops[index].is_ok();
+            assert_eq!(may, !seated, "path {path}: {:?}", stage.observer.seated);
+        }
+        assert_eq!(stage.observer.seated.iter().filter(|(id, _)| *id == volume).count(), 1);
     }
 }
