@@ -425,10 +425,14 @@ impl MapView {
         mine.map(|gateway| gateway.number)
     }
 
+    /// Returns the other gateways.
+    pub fn others(&self) -> impl Iterator<Item = &Gateway> {
+        self.gateways.iter().filter(|gateway| Some(gateway.sdc) != self.me)
+    }
+
     /// Returns the other gateways to which this volume is mapped.
     pub fn others_of<'a>(&'a self, volume: &'a Volume) -> impl Iterator<Item = &'a Gateway> {
-        let may = |g: &&Gateway| Some(g.sdc) != self.me && volume.mapping.grant(g.sdc).is_some();
-        self.gateways.iter().filter(may)
+        self.others().filter(|gateway| volume.mapping.grant(gateway.sdc).is_some())
     }
 
     /// Returns where blocks without data are read errors.

@@ -12,6 +12,7 @@ mod play;
 pub use play::Initiator;
 
 use base::LinkId;
+use seam::{Buf, Effects, Head};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -150,4 +151,10 @@ pub struct Shared {
     pub seen: Vec<(u8, Seen)>,
     /// The links of each path over which commands can be sent.
     pub links: BTreeMap<u8, Vec<LinkId>>,
+}
+
+/// Sends a PDU.
+fn send(link: LinkId, head: &[u8], data: &[u8], out: &mut Effects) {
+    let body = if data.is_empty() { Buf::EMPTY } else { out.copy(data) };
+    out.send(link, Head::new(head), body);
 }

@@ -204,19 +204,17 @@ fn the_seat_of_a_gateway_that_is_unmapped_or_removed_moves_at_once() {
 /// The leader knows nothing about gateways that have not registered with it.
 #[test]
 fn a_new_leader_waits_before_it_judges_a_gateway_that_it_has_not_heard() {
-    let mut b = Bench::with(&[(1, &["a"]), (2, &["a"])]);
-    b.seat("a", 1);
-    b.seating.begin(b.now);
-    b.seating.came(b.now, SdcId(2));
-    b.tell(2, &["a"]);
-    assert_eq!(b.pass(ms(2900), &[2]), []);
-    assert_eq!(b.pass(ms(400), &[2]), moved("a", 1, 2));
-    let mut b = Bench::with(&[(1, &["a"]), (2, &["a"])]);
-    b.seat("a", 1);
-    b.seating.begin(b.now);
-    b.seating.came(b.now, SdcId(2));
-    b.tell(2, &["a"]);
-    assert_eq!(b.pass(ms(2900), &[2]), []);
+    let led_for_a_while = || {
+        let mut b = Bench::with(&[(1, &["a"]), (2, &["a"])]);
+        b.seat("a", 1);
+        b.seating.begin(b.now);
+        b.seating.came(b.now, SdcId(2));
+        b.tell(2, &["a"]);
+        assert_eq!(b.pass(ms(2900), &[2]), []);
+        b
+    };
+    assert_eq!(led_for_a_while().pass(ms(400), &[2]), moved("a", 1, 2));
+    let mut b = led_for_a_while();
     b.seating.came(b.now, SdcId(1));
     b.tell(1, &["a"]);
     assert_eq!(b.pass(ms(5000), &[1, 2]), [], "it has come");

@@ -4,7 +4,6 @@
 //! replaced, and may hold leases from these devices. Those leases have to expire first (rule R3).
 
 use super::links::Links;
-use alloc::vec::Vec;
 use base::{DeviceId, Duration, MapVersion, Mutant, Time, VolumeId, mutant};
 use mdm::group::Doubt;
 use mdm::state::{Device, State};
@@ -17,7 +16,7 @@ const CONFIRM: Duration = Duration::from_secs(5);
 
 /// The condition that the answer to a mapping order waits for.
 pub(super) struct Fence {
-    volumes: Vec<VolumeId>,
+    volume: VolumeId,
     /// The map version with the change.
     map: MapVersion,
     /// After this time the answer names a device that has not confirmed.
@@ -27,11 +26,11 @@ pub(super) struct Fence {
 }
 
 impl Fence {
-    /// Creates the fence of a change of these volumes that is in the map from this version on.
-    pub(super) fn new(now: Time, volumes: Vec<VolumeId>, map: MapVersion) -> Fence {
+    /// Creates the fence of a change that is in the map from this version on.
+    pub(super) fn new(now: Time, volume: VolumeId, map: MapVersion) -> Fence {
         let hasty = mutant::on(Mutant::ConfirmNothing);
         let confirm = if hasty { Duration::ZERO } else { CONFIRM };
-        Fence { volumes, map, until: now + confirm, known: None }
+        Fence { volume, map, until: now + confirm, known: None }
     }
 
     /// Records the time if all devices that matter have the map by now.
@@ -70,13 +69,13 @@ impl Fence {
     }
 
     /// Returns a device that may serve by an older map, or grant leases by it: it is in sync in a
-    /// group of one of the volumes. For a group in doubt it may be any device.
+    /// group of the volume. For a group in doubt it may be any device.
     fn holder(&self, state: &State, links: &Links) -> Option<DeviceId> {
         if mutant::on(Mutant::UnmapBlindly) {
             return None;
         }
-        let volumes = || self.volumes.iter().filter_map(|id| state.volumes.get(id));
-        let groups = || volumes().flat_map(|v| &v.slots).filter_map(|g| state.groups.get(g));
+        let volume = state.volumes.get(&self.volume)?;
+        let groups = || volume.slots.iter().filter_map(|g| state.groups.get(g));
         let doubt = groups().any(|g| g.doubt != Doubt::None);
         let any = |d: &Device| doubt && d.intent != Intent::Removed;
         let all = state.devices.iter().filter(|(_, d)| any(d)).map(|(id, _)| *id);
@@ -117,7 +116,7 @@ mod tests {
             DeviceUp { device: 1, sds: 1, incarnation: 1, name, address, ..Default::default() };
         state.apply(1, &Command::DeviceUp(up));
         let (now, grace) = (Time(1_000_000_000), Duration::from_secs(2));
-        let mut fence = Fence::new(now, Vec::from([VolumeId(1)]), MapVersion(5));
+        let mut fence = Fence::new(now, VolumeId(1), MapVersion(5));
         assert_eq!(fence.over_at((&state, &links), grace, None), now + CONFIRM);
         fence.look(now, &state, &links);
         assert_eq!(fence.unconfirmed(&state, &links), None);

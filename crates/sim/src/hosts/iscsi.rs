@@ -3,11 +3,11 @@
 mod pdu;
 mod session;
 
-use super::{Order, Seen, Shared};
+use super::{Order, Seen, Shared, send};
 use crate::host_link::{AGAIN, HostLink};
 use base::{ClusterId, LinkId, Time, VolumeId};
 use pdu::{Command, Pdu, PduFramer, data_len, from_target};
-use seam::{Buf, Effect, Effects, Event, Head, Node, Port};
+use seam::{Effect, Effects, Event, Node, Port};
 use session::{Session, Step};
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -77,7 +77,7 @@ impl Host {
     fn carry_out(&mut self, now: Time, i: usize, steps: Vec<Step>, out: &mut Effects) {
         for step in steps {
             match (step, self.paths[i].link.id()) {
-                (Step::Send(pdu), Some(link)) => send(link, &pdu, out),
+                (Step::Send(pdu), Some(link)) => send(link, &pdu.bhs, &pdu.data, out),
                 (Step::Tell(seen), _) => self.tell(i, seen),
                 (Step::Leave, _) => self.close(now, i, out),
                 (Step::Send(_), None) => {}
@@ -134,11 +134,6 @@ impl Host {
     }
 }
 
-fn send(link: LinkId, pdu: &Pdu, out: &mut Effects) {
-    let body = if pdu.data.is_empty() { Buf::EMPTY } else { out.copy(&pdu.data) };
-    out.send(link, Head::new(&pdu.bhs), body);
-}
-
 impl Node for Host {
     type Framer = PduFramer;
 
@@ -152,7 +147,8 @@ impl Node for Host {
                 let Some(i) = self.paths.iter_mut().position(|p| p.link.is_up(dial, link)) else {
                     return out.push(Effect::Close { link });
                 };
-                send(link, &Pdu::login(&self.name, i as u8, &self.target), out);
+                let login = Pdu::login(&self.name, i as u8, &self.target);
+                send(link, &login.bhs, &login.data, out);
             }
             Event::LinkDown { link, .. } => {
                 self.paths.iter_mut().for_each(|path| path.abandoned.retain(|of| *of != link));

@@ -9,12 +9,12 @@ mod io;
 mod pdu;
 mod status;
 
-use super::{Order, Seen, Shared};
+use super::{Order, Seen, Shared, send};
 use crate::host_link::{AGAIN, HostLink};
 use base::{ClusterId, LinkId, Time, VolumeId};
 use controller::{Controller, Queue, Step};
 use pdu::{Pdu, PduFramer};
-use seam::{Buf, DialId, Effect, Effects, Event, Head, Node, Port};
+use seam::{DialId, Effect, Effects, Event, Node, Port};
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -123,7 +123,7 @@ impl Host {
             match step {
                 Step::Send(queue, pdu) => {
                     if let Some(link) = self.paths[i].link(queue) {
-                        send(link, &pdu, out);
+                        send(link, &pdu.head, &pdu.data, out);
                     }
                 }
                 Step::Tell(seen) => {
@@ -191,13 +191,9 @@ impl Host {
                 return out.push(Effect::Close { link });
             }
         }
-        send(link, &Pdu::set_up(), out);
+        let set_up = Pdu::set_up();
+        send(link, &set_up.head, &set_up.data, out);
     }
-}
-
-fn send(link: LinkId, pdu: &Pdu, out: &mut Effects) {
-    let body = if pdu.data.is_empty() { Buf::EMPTY } else { out.copy(&pdu.data) };
-    out.send(link, Head::new(&pdu.head), body);
 }
 
 impl Node for Host {

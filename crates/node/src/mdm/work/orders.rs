@@ -4,7 +4,6 @@ use super::Work;
 use crate::mdm::answers::Answer;
 use crate::mdm::fence::Fence;
 use alloc::string::ToString;
-use alloc::vec::Vec;
 use base::{LinkId, SdcId, VolumeId};
 use mdm::command::Command;
 use mdm::controller;
@@ -38,8 +37,7 @@ impl Work<'_> {
                 changed = self.make(change);
                 // The answer gets a fence even if the order changed nothing: the answer to an
                 // earlier one may be lost.
-                fence = mapped
-                    .map(|volume| Fence::new(self.now, Vec::from([volume]), self.state().version));
+                fence = mapped.map(|volume| Fence::new(self.now, volume, self.state().version));
                 let name = match &ask {
                     Some(Ask::Map(m)) => &m.volume,
                     Some(Ask::Unmap(m)) => &m.volume,

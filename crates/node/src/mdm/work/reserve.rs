@@ -11,7 +11,6 @@ use super::Work;
 use crate::mdm::answers::Answer;
 use crate::mdm::fence::Fence;
 use crate::mdm::links::Peer;
-use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
 use base::{LinkId, VolumeId};
 use mdm::command::{self, Command};
@@ -52,7 +51,7 @@ impl Work<'_> {
         // What is done already may have been done by a change that the client has given up.
         let done = outcome == ReserveOutcome::Done && state.version == before.1;
         let fenced = generation(state, id) != before.0 || !changed || done;
-        let fence = Fence::new(self.now, Vec::from([id]), state.version);
+        let fence = Fence::new(self.now, id, state.version);
         let (volume, map) = (m.volume, state.version.0);
         let reserved = Reserved { volume, number, outcome: outcome as i32, map };
         let frame = message::Reserved {};

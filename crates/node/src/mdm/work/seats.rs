@@ -50,7 +50,7 @@ impl Work<'_> {
         let wishes = m.seats.iter().filter(|wish| wish.volume == volume);
         let since: Vec<u32> = wishes.map(|wish| self.since(sdc, wish)).collect();
         let map = self.state().version;
-        let fence = Fence::new(self.now, Vec::from([VolumeId(volume)]), map);
+        let fence = Fence::new(self.now, VolumeId(volume), map);
         let fences = since.iter().any(|since| *since > 0) && !mutant::on(Mutant::SeatBlindly);
         let taken = SeatsTaken { number: m.number, map: map.0, since, volume };
         let frame = message::SeatsTaken {};

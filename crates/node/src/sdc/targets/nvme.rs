@@ -312,8 +312,7 @@ impl Subsystem for View<'_> {
         if let Some(address) = self.at {
             visit(Portal { address, port: ident::port(self.number) });
         }
-        let others = self.map.gateways.iter().filter(|g| Some(g.sdc) != self.map.me);
-        for gateway in others {
+        for gateway in self.map.others() {
             let port = ident::port(gateway.number);
             gateway.nvme.iter().for_each(|at| visit(Portal { address: *at, port }));
         }

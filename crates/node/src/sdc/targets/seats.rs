@@ -73,12 +73,6 @@ impl Question {
     }
 }
 
-/// Returns true if the question is about this seat, too.
-fn asks(question: &Option<Question>, (volume, host): &(VolumeId, String)) -> bool {
-    let same = |wish: &SeatWish| (VolumeId(wish.volume), &wish.host) == (*volume, host);
-    question.as_ref().is_some_and(|question| question.seats.iter().any(same))
-}
-
 /// A command of a host that wants to be served by this gateway.
 #[derive(Clone, Copy, Debug)]
 struct Activating {
@@ -150,14 +144,19 @@ impl Seats {
         has_left(map, volume, host) && settled()
     }
 
+    /// Returns what the question that is under way asks about this seat.
+    fn wish(&self, volume: VolumeId, host: &str) -> Option<&SeatWish> {
+        let mut wishes = self.question.iter().flat_map(|question| &question.seats);
+        wishes.find(|wish| wish.volume == volume.0 && wish.host == host)
+    }
+
     /// Asks for a seat, unless a question for it is under way.
     fn want(&mut self, volume: VolumeId, host: &str, moves: bool) {
         assert!(!host.is_empty(), "only hosts have seats");
-        let same = |wish: &SeatWish| (wish.volume, wish.host.as_str()) == (volume.0, host);
-        let asked = |q: &Question| q.seats.iter().any(|w| same(w) && (w.moves || !moves));
+        let asked = self.wish(volume, host).is_some_and(|wish| wish.moves || !moves);
         let wanted = (volume, host.to_owned());
         let refused = self.refused.contains(&wanted) || self.elsewhere.contains_key(&wanted);
-        if !self.question.as_ref().is_some_and(asked) && (moves || !refused) {
+        if !asked && (moves || !refused) {
             *self.wanted.entry(wanted).or_default() |= moves;
         }
     }
@@ -205,7 +204,7 @@ impl Seats {
         let again =
             |(_, e): &(&(VolumeId, String), &Elsewhere)| !e.settled && now.since(e.since) >= SOON;
         for (of, _) in self.elsewhere.iter().filter(again) {
-            if !asks(&self.question, of) {
+            if self.wish(of.0, &of.1).is_none() {
                 self.wanted.entry(of.clone()).or_insert(false);
             }
         }
@@ -234,16 +233,11 @@ impl Seats {
         self.wanted.retain(|(_, other), _| other != host);
         self.elsewhere.retain(|(_, other), _| other != host);
         self.refused.retain(|(_, other)| other != host);
-        let before = self.question.as_ref().map_or(0, |question| question.seats.len());
-        self.question.iter_mut().for_each(|q| q.seats.retain(|wish| wish.host != host));
-        self.question.take_if(|question| question.seats.is_empty());
-        if let Some(question) = &mut self.question
-            && question.seats.len() < before
-        {
-            // Answers to the former question have its seats in another order.
-            self.number += 1;
-            (question.number, question.asked) = (self.number, question.seats.len());
-            (question.sent, question.answers) = (None, Vec::new());
+        // A question about this host is over. The others in it are asked for anew.
+        let asks = |question: &mut Question| question.seats.iter().any(|wish| wish.host == host);
+        let over = self.question.take_if(asks).map_or_else(Vec::new, |question| question.seats);
+        for SeatWish { volume, host, moves } in over.into_iter().filter(|wish| wish.host != host) {
+            *self.wanted.entry((VolumeId(volume), host)).or_default() |= moves;
         }
         self.confirmed.retain(|_, hosts| {
             hosts.remove(host);
@@ -298,7 +292,9 @@ impl Seats {
         let question = self.question.as_ref().filter(|question| question.is_open());
         let again = question.and_then(|q| q.sent).map(|sent| sent + AGAIN);
         let late = self.activating.iter().map(|a| a.since + patience).min();
-        let asks = |of| asks(&self.question, of) || self.wanted.contains_key(of);
+        let asks = |of: &(VolumeId, String)| {
+            self.wish(of.0, &of.1).is_some() || self.wanted.contains_key(of)
+        };
         let open = self.elsewhere.iter().filter(|(of, e)| !e.settled && !asks(of));
         let soon = open.map(|(_, e)| e.since + SOON).min();
         let retry = Time::earliest(self.refused_until, soon);
