@@ -15,7 +15,7 @@ mod volumes;
 use crate::exit::Exit;
 pub use build::Build;
 pub use counts::{Client, Io, Latency, Path};
-pub use objects::{Domain, FaultSet, Mapped, Pool, mapped};
+pub use objects::{Domain, FaultSet, Mapped, MappedHost, Pool, mapped, mapped_host};
 use objects::{domain, fault_set, of_kind, pool};
 pub use recovery::Recovery;
 pub use refused_servers::RefusedServer;
@@ -452,7 +452,7 @@ mod tests {
     use super::servers::natural;
     use super::*;
     use wire::control::{
-        ClientCounts, DeviceInfo, DeviceStatus, Heartbeat, IoCounts, MapTo, MdmInfo, ObjectStatus,
+        ClientCounts, DeviceInfo, DeviceStatus, Heartbeat, IoCounts, MapTo, MapToHost, MdmInfo, ObjectStatus,
         PathCounts, SdcStatus, TimeCounts, VolumeCounts, VolumeStatus,
     };
 
@@ -500,6 +500,7 @@ mod tests {
                 name: "v".into(),
                 groups: 4,
                 mapped: vec![MapTo::default()],
+                hosts: vec![MapToHost::default()],
                 seats: vec![Default::default()],
                 ..Default::default()
             }],
@@ -711,6 +712,9 @@ mod tests {
             "/volumes/0/mapped/0/sdc",
             "/volumes/0/mapped/0/all",
             "/volumes/0/mapped/0/access",
+            "/volumes/0/mapped_hosts/0/host",
+            "/volumes/0/mapped_hosts/0/all",
+            "/volumes/0/mapped_hosts/0/access",
             "/volumes/0/seats/0/host",
             "/volumes/0/seats/0/gateway",
             "/moves/groups",

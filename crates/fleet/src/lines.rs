@@ -1,6 +1,6 @@
 //! The state of a cluster in single lines for people, from its report.
 
-use admin::report::{Device, Mapped, Moves, Report, Resync, UpDown};
+use admin::report::{Device, Mapped, MappedHost, Moves, Report, Resync, UpDown};
 use daemon::size::Size;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -88,14 +88,31 @@ pub fn space(report: &Report) -> Option<String> {
 
 /// Formats the clients that a volume is mapped to.
 pub fn mapping(mapped: &[Mapped]) -> String {
-    let one = |m: &Mapped| match m.access {
-        "read-only" => format!("{} (read-only)", m.sdc),
-        _ => m.sdc.clone(),
-    };
     if mapped.is_empty() {
         return "nobody".into();
     }
+    let one = |m: &Mapped| with_access(&m.sdc, m.access);
     mapped.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// Formats the hosts that a volume is mapped to; `None` if all hosts may read and write.
+pub fn mapped_hosts(hosts: &[MappedHost]) -> Option<String> {
+    match hosts {
+        [] => Some("no host".into()),
+        [all] if all.all && all.access == "read-write" => None,
+        [all] if all.all => Some(with_access("all hosts", all.access)),
+        hosts => {
+            let one = |host: &MappedHost| with_access(&host.host, host.access);
+            Some(hosts.iter().map(one).collect::<Vec<_>>().join(", "))
+        }
+    }
+}
+
+fn with_access(name: &str, access: &str) -> String {
+    match access {
+        "read-only" => format!("{name} (read-only)"),
+        _ => name.to_owned(),
+    }
 }
 
 /// Formats the allocated bytes of a device; `?` until it has reported.

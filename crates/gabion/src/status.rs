@@ -1,7 +1,7 @@
 //! `gabion status`: the state of the cluster, for people and for programs.
 
 use admin::exit::Exit;
-use admin::report::{Device, Mdm, Recovery, Report, Sdc, State, UpDown};
+use admin::report::{Device, Mdm, Recovery, Report, Sdc, State, UpDown, Volume};
 use anyhow::Result;
 use clap::Args;
 use daemon::size::Size;
@@ -227,6 +227,16 @@ pub(crate) fn servers(report: &Report) -> String {
     t.to_string()
 }
 
+/// Formats the mapping of a volume. The names of hosts are long, so they are counted.
+fn mapped_to(v: &Volume) -> String {
+    let sdcs = mapping(&v.mapped);
+    match &v.mapped_hosts[..] {
+        [all] if all.all => sdcs,
+        [_] => format!("{sdcs}; 1 host"),
+        hosts => format!("{sdcs}; {} hosts", hosts.len()),
+    }
+}
+
 /// Formats the table of volumes.
 pub(crate) fn volumes(report: &Report) -> String {
     if report.volumes.is_empty() {
@@ -241,7 +251,7 @@ pub(crate) fn volumes(report: &Report) -> String {
         let uri = v.nbd_uris.first().map_or("(no SDC serves it)", |uri| uri.as_str());
         let size = format!("{}{}", Size(v.size_bytes), if v.thick { " thick" } else { "" });
         let portal = v.iscsi_uris.first().map(String::as_str).unwrap_or_default();
-        let (state, mapped) = (v.state.to_string(), mapping(&v.mapped));
+        let (state, mapped) = (v.state.to_string(), mapped_to(v));
         let row = [&v.name, state.as_str(), &size, &mapped, uri, portal];
         t.add_row(row.iter().take(5 + usize::from(iscsi)));
     }

@@ -14,7 +14,8 @@ use daemon::spec;
 use fleet::lines;
 use fleet::target::Target;
 use wire::control::{
-    Access, Ask, CreateVolume, MapRequest, MapTo, ObjectKind, UnmapRequest, VolumeStatus,
+    Access, Ask, CreateVolume, MapRequest, MapTo, MapToHost, MovePath, ObjectKind, SeatStatus,
+    UnmapRequest, VolumeStatus,
 };
 
 /// Subcommands of `gabion volume`.
@@ -25,7 +26,8 @@ pub(crate) enum VolumeCommand {
 Examples:
   gabion volume create db1 20GiB
   gabion volume create db2 20GiB --map web1 --map backup:read-only
-  gabion volume create db3 20GiB --thick --pool fast")]
+  gabion volume create db3 20GiB --thick --pool fast
+  gabion volume create db4 20GiB --host iqn.1993-08.org.debian:01:3f5bc2a1d7e")]
     Create {
         /// 1 to 31 of the characters a-z A-Z 0-9 - _ .
         #[arg(value_parser = spec::volume_name)]
@@ -41,6 +43,9 @@ Examples:
         /// Don't map it to any SDC yet
         #[arg(long, conflicts_with = "map")]
         unmapped: bool,
+        /// Map it only to this iSCSI or NVMe host; can be repeated; by default it is mapped to all
+        #[arg(long = "host", value_name = "NAME[:read-only]", value_parser = map_to_host)]
+        hosts: Vec<MapToHost>,
         #[command(flatten)]
         answer: Answer,
     },
@@ -71,50 +76,71 @@ Examples:
         #[command(flatten)]
         answer: Answer,
     },
-    /// Let SDCs use a volume, in addition to those that already may
+    /// Let SDCs or hosts use a volume, in addition to those that already may
     #[command(after_help = "\
-A volume is mapped to all SDCs, or to those that are named. SDCs that may only read from now on, \
-or may not use it any more (--only), are cut off before this command ends.
+A volume is mapped to all SDCs, or to those that are named; and to all hosts, or to those that are \
+named. A host uses it by iSCSI or NVMe/TCP through an SDC, so both have to be mapped. Those that \
+may only read from now on, or may not use it any more (--only), are cut off before this command \
+ends.
 
 Examples:
   gabion volume map db1 --sdc web1 --only                 to web1 alone
   gabion volume map db1 --sdc backup --access read-only   and to backup, for reading
-  gabion volume map db1 --all                             to all again")]
+  gabion volume map db1 --all                             to all SDCs again
+  gabion volume map db1 --host iqn.1993-08.org.debian:01:3f5bc2a1d7e --only
+  gabion volume map db1 --all-hosts                       to all hosts again")]
     Map {
         /// Its name
         name: String,
-        /// Map it to this SDC; can be repeated
-        #[arg(long, value_name = "SDC", required_unless_present = "all", conflicts_with = "all")]
-        sdc: Vec<String>,
-        /// Map it to all SDCs
-        #[arg(long)]
-        all: bool,
-        /// What these SDCs may do
+        #[command(flatten)]
+        whom: Whom,
+        /// Map it to all iSCSI and NVMe hosts
+        #[arg(long, conflicts_with = "host", group = "Whom")]
+        all_hosts: bool,
+        /// What they may do
         #[arg(long, default_value = "read-write")]
         access: Mode,
-        /// Unmap it from all other SDCs
+        /// With --sdc: unmap it from all other SDCs; with --host: from all other hosts
         #[arg(long)]
         only: bool,
         #[command(flatten)]
         answer: Answer,
     },
-    /// Stop SDCs from using a volume
+    /// Stop SDCs or hosts from using a volume
     #[command(after_help = "\
-When this command has ended, nothing that an unmapped SDC sends takes effect any more. If a server \
-that may serve it does not confirm that, the command fails and names the server.
+When this command has ended, nothing that an unmapped SDC or host sends takes effect any more. If a \
+server that may serve it does not confirm that, the command fails and names the server.
 
 Examples:
   gabion volume unmap db1 --sdc web1
-  gabion volume unmap db1 --all")]
+  gabion volume unmap db1 --host iqn.1993-08.org.debian:01:3f5bc2a1d7e
+  gabion volume unmap db1 --all                           from all SDCs")]
     Unmap {
         /// Its name
         name: String,
-        /// Unmap it from this SDC; can be repeated
-        #[arg(long, value_name = "SDC", required_unless_present = "all", conflicts_with = "all")]
-        sdc: Vec<String>,
-        /// Unmap it from all SDCs
-        #[arg(long)]
-        all: bool,
+        #[command(flatten)]
+        whom: Whom,
+        #[command(flatten)]
+        answer: Answer,
+    },
+    /// Serve hosts of a volume through another SDC
+    #[command(after_help = "\
+One SDC serves a host of a volume: `gabion volume show` names it. This command moves hosts to \
+another SDC, to which they are connected. When it has ended, nothing that they have sent through \
+the former one takes effect any more. Commands under way are repeated by the hosts.
+
+Examples:
+  gabion volume move-path db1 --to sdc2                   all hosts
+  gabion volume move-path db1 --to sdc2 --host iqn.1993-08.org.debian:01:3f5bc2a1d7e")]
+    MovePath {
+        /// Its name
+        name: String,
+        /// The SDC
+        #[arg(long, value_name = "SDC")]
+        to: String,
+        /// Move this host only; can be repeated
+        #[arg(long, value_name = "NAME")]
+        host: Vec<String>,
         #[command(flatten)]
         answer: Answer,
     },
@@ -206,7 +232,22 @@ pub(crate) struct Kind {
     pool: String,
 }
 
-/// The access of an SDC.
+/// The SDCs and hosts that an order is about.
+#[derive(Args, Clone, Debug)]
+#[group(id = "Whom", required = true, multiple = true)]
+pub(crate) struct Whom {
+    /// This SDC; can be repeated
+    #[arg(long, value_name = "SDC", conflicts_with = "all")]
+    sdc: Vec<String>,
+    /// All SDCs
+    #[arg(long)]
+    all: bool,
+    /// This iSCSI or NVMe host (its IQN or NQN); can be repeated
+    #[arg(long, value_name = "NAME")]
+    host: Vec<String>,
+}
+
+/// The access of an SDC or a host.
 #[derive(ValueEnum, Clone, Copy, Debug)]
 pub(crate) enum Mode {
     /// Read and write
@@ -224,18 +265,31 @@ impl Mode {
     }
 }
 
-/// Parses `SDC`, `SDC:read-only` or `SDC:read-write`.
-fn map_to(text: &str) -> Result<MapTo, String> {
-    let (sdc, mode) = match text.rsplit_once(':') {
-        Some((sdc, mode)) if mode.starts_with("read-") => (sdc, mode),
+/// Parses `NAME`, `NAME:read-only` or `NAME:read-write`.
+fn name_and_access(text: &str) -> Result<(String, i32), String> {
+    let (name, mode) = match text.rsplit_once(':') {
+        Some((name, mode)) if mode.starts_with("read-") => (name, mode),
         _ => (text, "read-write"),
     };
     let mode = Mode::from_str(mode, false)
         .map_err(|_| format!("`{mode}` is no access: write read-write or read-only"))?;
+    Ok((name.to_owned(), mode.access()))
+}
+
+fn map_to(text: &str) -> Result<MapTo, String> {
+    let (sdc, access) = name_and_access(text)?;
     if sdc.is_empty() {
         return Err("name an SDC, as in web1 or web1:read-only".into());
     }
-    Ok(MapTo { sdc: sdc.to_owned(), access: mode.access() })
+    Ok(MapTo { sdc, access })
+}
+
+fn map_to_host(text: &str) -> Result<MapToHost, String> {
+    let (host, access) = name_and_access(text)?;
+    if host.is_empty() {
+        return Err("name a host by its IQN or NQN".into());
+    }
+    Ok(MapToHost { host, access })
 }
 
 /// Returns a note if the volumes of a pool may become larger than the pool.
@@ -268,7 +322,7 @@ pub(crate) enum ReadAs {
 /// Runs `gabion volume`.
 pub(crate) fn run(target: &Target, command: &VolumeCommand) -> Result<Exit> {
     match command {
-        VolumeCommand::Create { name, size, kind, map, unmapped, answer } => {
+        VolumeCommand::Create { name, size, kind, map, unmapped, hosts, answer } => {
             let made = target.connect()?.make_volume(CreateVolume {
                 name: name.clone(),
                 size: size.0,
@@ -276,6 +330,7 @@ pub(crate) fn run(target: &Target, command: &VolumeCommand) -> Result<Exit> {
                 pool: kind.pool.clone(),
                 to: map.clone(),
                 unmapped: *unmapped,
+                hosts: hosts.clone(),
             })?;
             let report = target.report()?;
             let mut text = format!("Volume {} of {} is created.", made.name, Size(made.size));
@@ -299,20 +354,27 @@ pub(crate) fn run(target: &Target, command: &VolumeCommand) -> Result<Exit> {
             let text = format!("Volume {} has {} now.", grown.name, Size(grown.size));
             answer.print(target, Object::Volume(name), &text)?;
         }
-        VolumeCommand::Map { name, sdc, all, access, only, answer } => {
+        VolumeCommand::Map { name, whom, all_hosts, access, only, answer } => {
             let access = access.access();
-            let named = sdc.iter().map(|sdc| MapTo { sdc: sdc.clone(), access });
-            let everyone = all.then_some(MapTo { sdc: String::new(), access });
-            let (volume, to) = (name.clone(), named.chain(everyone).collect());
-            let ask = Ask::Map(MapRequest { volume, to, only: *only });
+            let all = whom.all.then(String::new);
+            let sdcs = whom.sdc.iter().cloned().chain(all);
+            let to = sdcs.map(|sdc| MapTo { sdc, access }).collect();
+            let hosts = whom.host.iter().cloned().chain(all_hosts.then(String::new));
+            let hosts = hosts.map(|host| MapToHost { host, access }).collect();
+            let ask = Ask::Map(MapRequest { volume: name.clone(), to, only: *only, hosts });
             let text = mapping(&target.connect()?.map_volume(ask)?);
             answer.print(target, Object::Volume(name), &text)?;
         }
-        VolumeCommand::Unmap { name, sdc, all, answer } => {
-            let (volume, sdcs) = (name.clone(), sdc.clone());
-            let ask = Ask::Unmap(UnmapRequest { volume, sdcs, all: *all });
+        VolumeCommand::Unmap { name, whom: Whom { sdc, all, host }, answer } => {
+            let (volume, sdcs, hosts) = (name.clone(), sdc.clone(), host.clone());
+            let ask = Ask::Unmap(UnmapRequest { volume, sdcs, all: *all, hosts });
             let text = mapping(&target.connect()?.map_volume(ask)?);
             answer.print(target, Object::Volume(name), &text)?;
+        }
+        VolumeCommand::MovePath { name, to, host, answer } => {
+            let (volume, hosts, to) = (name.clone(), host.clone(), to.clone());
+            let moved = target.connect()?.map_volume(Ask::MovePath(MovePath { volume, hosts, to }))?;
+            answer.print(target, Object::Volume(name), &paths(&moved))?;
         }
         VolumeCommand::Rename { name, to, answer } => {
             target.connect()?.rename(ObjectKind::Volume, name, to)?;
@@ -336,7 +398,19 @@ pub(crate) fn run(target: &Target, command: &VolumeCommand) -> Result<Exit> {
 
 fn mapping(volume: &VolumeStatus) -> String {
     let mapped: Vec<_> = volume.mapped.iter().map(report::mapped).collect();
-    format!("Volume {} is mapped to {}.", volume.name, lines::mapping(&mapped))
+    let hosts: Vec<_> = volume.hosts.iter().map(report::mapped_host).collect();
+    let hosts = lines::mapped_hosts(&hosts).map_or_else(String::new, |hosts| format!("; of the hosts, to {hosts}"));
+    format!("Volume {} is mapped to {}{hosts}.", volume.name, lines::mapping(&mapped))
+}
+
+/// Tells which SDC serves which host of a volume.
+fn paths(volume: &VolumeStatus) -> String {
+    let seat = |seat: &SeatStatus| format!("{} serves {}", seat.gateway, seat.host);
+    let seats: Vec<String> = volume.seats.iter().map(seat).collect();
+    match seats.is_empty() {
+        true => format!("Volume {} has no hosts that an SDC serves.", volume.name),
+        false => format!("Volume {}: {}.", volume.name, seats.join(", ")),
+    }
 }
 
 fn uri(volume: &Volume) -> Option<&String> {

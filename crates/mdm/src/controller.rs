@@ -6,12 +6,12 @@
 
 use crate::command::{self, Command};
 use crate::group::{Doubt, Group};
-use crate::mapping::{Grant, Mapping};
+use crate::mapping_orders;
 use crate::recovery::DeviceReport;
 use crate::refused::{
     MAX_DEVICES, MAX_NEW_GROUPS, MAX_SDCS, MAX_WAITING, PEER_NAME_MAX, Refused, check_name,
 };
-use crate::state::{Change, Device, Sdc, State, survives};
+use crate::state::{Change, Device, State, survives};
 use crate::volume::check_size;
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -479,7 +479,8 @@ pub fn create_volume_command(
         return Err(Refused::Taken(m.name.clone()));
     }
     let pool = state.objects.pool(&m.pool, None)?;
-    let mapping = wished(state, &m.to, m.unmapped)?;
+    let mapping = mapping_orders::wished(state, &m.to, m.unmapped)?
+        .with_hosts(mapping_orders::wished_hosts(&m.hosts)?);
     if m.thick {
         has_space(state, pool, size, limits, used)?;
     }
@@ -620,73 +621,17 @@ pub fn delete_volume_command(
         let sdcs = names(&mut list.keys().copied());
         return Err(Refused::StillMapped { volume: volume(), sdcs });
     }
+    let hosts = old.mapping.hosts().named().filter(|list| !list.is_empty() && !unmap);
+    if let Some(list) = hosts {
+        let host = list.keys().next().cloned().unwrap_or_default();
+        return Err(Refused::StillMappedToHosts { volume: volume(), host, count: list.len() });
+    }
     let users = if unmap { Vec::new() } else { attached(id) };
     if !users.is_empty() {
         let sdcs = names(&mut users.into_iter());
         return Err(Refused::InUse { volume: volume(), sdcs });
     }
     state.change(Command::DeleteVolume(command::DeleteVolume { volume: id.0 }))
-}
-
-/// Returns the command that maps a volume to more clients; with `only`, to these only.
-pub fn map_command(state: &State, m: &control::MapRequest) -> Result<Change, Refused> {
-    let (id, old) = find(state, &m.volume)?;
-    if m.to.is_empty() {
-        return Err(Refused::Nobody);
-    }
-    let wish = wished(state, &m.to, true)?;
-    let mapping = match (wish.named(), old.mapping.named()) {
-        (Some(_), None) if !m.only => {
-            return Err(Refused::MappedToAll { volume: m.volume.clone() });
-        }
-        (Some(new), Some(old)) if !m.only => {
-            Mapping::only(old.iter().chain(new).map(|(sdc, grant)| (*sdc, *grant)).collect())
-        }
-        _ => wish,
-    };
-    let (volume, mapping) = (id.0, Some(mapping.info()));
-    state.change(Command::MapVolume(command::MapVolume { volume, mapping }))
-}
-
-/// Returns the command that ends permissions of clients to use a volume.
-pub fn unmap_command(state: &State, m: &control::UnmapRequest) -> Result<Change, Refused> {
-    let (id, old) = find(state, &m.volume)?;
-    let volume = || m.volume.clone();
-    let mapping = match old.mapping.named() {
-        _ if m.all => Mapping::nobody(),
-        _ if m.sdcs.is_empty() => return Err(Refused::Nobody),
-        None => return Err(Refused::MappedToAll { volume: volume() }),
-        Some(list) => {
-            let mut list = list.clone();
-            for sdc in &m.sdcs {
-                let (id, _) = client(state, sdc)?;
-                if list.remove(&id).is_none() {
-                    return Err(Refused::NotMapped { volume: volume(), sdc: sdc.clone() });
-                }
-            }
-            Mapping::only(list)
-        }
-    };
-    let (volume, mapping) = (id.0, Some(mapping.info()));
-    state.change(Command::MapVolume(command::MapVolume { volume, mapping }))
-}
-
-fn client<'a>(state: &'a State, name: &str) -> Result<(SdcId, &'a Sdc), Refused> {
-    let none = || Refused::NoObject(ObjectKind::Sdc, name.chars().take(64).collect());
-    state.sdc_named(name).ok_or_else(none)
-}
-
-/// Returns the mapping to these clients. An empty list means all clients; with `nobody`, none.
-fn wished(state: &State, to: &[control::MapTo], nobody: bool) -> Result<Mapping, Refused> {
-    let grant = |m: &control::MapTo| Grant::new(m.access(), 0);
-    match to {
-        [] if !nobody => Ok(Mapping::everyone(0)),
-        [all] if all.sdc.is_empty() => Ok(Mapping::to_all(all.access(), 0)),
-        _ => {
-            let named = to.iter().map(|m| Ok((client(state, &m.sdc)?.0, grant(m))));
-            Ok(Mapping::only(named.collect::<Result<_, Refused>>()?))
-        }
-    }
 }
 
 /// Returns the commands to scrub a device, or all (0): one for each that keeps its content.
@@ -704,7 +649,7 @@ pub fn scrub_commands(state: &State, device: u32) -> Result<Vec<Command>, Refuse
     Ok(kept.map(command).collect())
 }
 
-fn find<'a>(
+pub(crate) fn find<'a>(
     state: &'a State,
     name: &str,
 ) -> Result<(base::VolumeId, &'a crate::state::Volume), Refused> {

@@ -36,6 +36,7 @@ pub mod level;
 pub mod log;
 pub mod maintenance;
 pub mod mapping;
+pub mod mapping_orders;
 pub mod members;
 pub mod object_orders;
 pub mod objects;

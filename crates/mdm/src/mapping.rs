@@ -1,24 +1,33 @@
-//! The mapping of a volume: which clients may use it, and how. It is mapped to all clients or to
-//! those that are named.
+//! The mapping of a volume: which clients and which hosts may use it, and how. It is mapped to all
+//! clients or to those that are named, and to all hosts or to those that are named. A host needs
+//! both: a permission of its own, and one of the client through which it reaches the volume.
 //!
 //! **Generations** separate I/O before a change from I/O after it. A volume's generation rises with
 //! every change that takes access away. A grant carries two of them:
 //! - `since`: the generation at which the permission began. Requests of a lower one belong to an
 //!   earlier permission, and end. A client that keeps its access keeps this number, and notices
 //!   nothing when others lose theirs.
-//! - `generation`: servers refuse I/O with a lower one. It is above `since` if a reservation has
-//!   taken access from hosts meanwhile: then all I/O under way is refused, and clients repeat what
-//!   still may be done, under the new number.
+//! - `generation`: servers refuse I/O with a lower one. It is above `since` if a reservation, a
+//!   moved seat or a change of the hosts has taken access from hosts meanwhile: then all I/O under
+//!   way is refused, and clients repeat what still may be done, under the new number.
+//!
+//! Servers know clients only. Clients enforce the permissions of their hosts, and when a host loses
+//! access, its seat ends (docs/design/0012-seats.md).
 //!
 //! Invariants: no grant has a higher generation than its volume, and none began after its
 //! generation.
 
+use crate::seat::{SEATS, is_host_name};
 use alloc::collections::BTreeMap;
+use alloc::string::String;
 use base::SdcId;
 use base::mutant::{self, Mutant};
-use wire::control::{Access, GrantInfo, MappingInfo};
+use wire::control::{Access, GrantInfo, HostGrant, HostsInfo, MappingInfo};
 
-/// A client's access, and the generation since which it has that.
+/// The most hosts to which a volume may be mapped by name: as many as may have seats.
+pub const NAMED_HOSTS: usize = SEATS;
+
+/// The access of a client or a host, and the generation since which it has that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grant {
     /// The kind of access.
@@ -39,111 +48,210 @@ impl Grant {
     pub fn continues(&self, older: &Grant) -> bool {
         (self.access, self.since) == (older.access, older.since)
     }
+
+    /// Returns what a host may do through a client that has this grant.
+    fn for_host(&self, host: &Grant) -> Grant {
+        // Of two accesses, read-only is the greater value.
+        let access = self.access.max(host.access);
+        Grant { access, since: self.since.max(host.since), ..*self }
+    }
+
+    /// Returns true if a change to `new` takes nothing away.
+    fn is_kept(&self, new: Option<Grant>) -> bool {
+        new.is_some_and(|new| self.access >= new.access)
+    }
 }
 
-/// The clients that may use a volume: all, or those that are named.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Mapping {
+/// Permissions of clients or of hosts: for all of them, or for those that are named.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Permissions<K> {
     all: Option<Grant>,
-    /// Named clients. If the volume is mapped to all: clients that had access before the others,
-    /// and keep the generation of that grant.
-    sdcs: BTreeMap<SdcId, Grant>,
+    /// The named ones. If all have a permission: those that had one before the others, and keep the
+    /// generation of that grant.
+    named: BTreeMap<K, Grant>,
+}
+
+impl<K> Default for Permissions<K> {
+    fn default() -> Permissions<K> {
+        Permissions { all: None, named: BTreeMap::new() }
+    }
+}
+
+impl<K: Ord + Clone> Permissions<K> {
+    /// Returns this permission for all.
+    pub fn to_all(access: Access, generation: u32) -> Permissions<K> {
+        Permissions { all: Some(Grant::new(access, generation)), named: BTreeMap::new() }
+    }
+
+    /// Returns permissions for these only.
+    pub fn only(named: BTreeMap<K, Grant>) -> Permissions<K> {
+        Permissions { all: None, named }
+    }
+
+    /// Returns the permission of everyone, including those that are not known yet.
+    pub fn all(&self) -> Option<Grant> {
+        self.all
+    }
+
+    /// Returns the permission that this one has.
+    pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<Grant>
+    where
+        K: core::borrow::Borrow<Q>,
+    {
+        self.named.get(key).copied().or(self.all)
+    }
+
+    /// Returns the named permissions, if not everyone has one.
+    pub fn named(&self) -> Option<&BTreeMap<K, Grant>> {
+        self.all.is_none().then_some(&self.named)
+    }
+
+    /// Returns true if the wish takes access from somebody.
+    fn is_less(&self, wish: &Permissions<K>) -> bool {
+        self.all.is_some_and(|old| !old.is_kept(wish.all))
+            || self.named.iter().any(|(key, old)| !old.is_kept(wish.get(key)))
+    }
+
+    /// Returns the wished permissions as a replacement of these ones. New ones begin at this
+    /// generation.
+    fn replaced(&self, wish: &Permissions<K>, generation: u32) -> Permissions<K> {
+        let renewed = |old: Option<Grant>, new: Grant| match old.filter(|o| o.is_kept(Some(new))) {
+            Some(kept) => Grant { access: new.access, ..kept },
+            None => Grant::new(new.access, generation),
+        };
+        let all = wish.all.map(|new| renewed(self.all, new));
+        let wished = wish.named.iter();
+        let mut named: BTreeMap<K, Grant> =
+            wished.map(|(key, new)| (key.clone(), renewed(self.get(key), *new))).collect();
+        if let Some(all) = all {
+            let kept = self.named.iter().map(|(key, old)| (key.clone(), renewed(Some(*old), all)));
+            named = kept.filter(|(_, grant)| *grant != all).collect();
+        }
+        Permissions { all, named }
+    }
+
+    /// Returns the same permissions under this generation. Each began when it did.
+    fn renewed(&self, generation: u32) -> Permissions<K> {
+        let renewed = |grant: &Grant| Grant { generation, ..*grant };
+        let named = self.named.iter().map(|(key, grant)| (key.clone(), renewed(grant)));
+        Permissions { all: self.all.as_ref().map(renewed), named: named.collect() }
+    }
+
+    fn grants(&self) -> impl Iterator<Item = &Grant> {
+        self.named.values().chain(&self.all)
+    }
+}
+
+/// The clients and the hosts that may use a volume.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Mapping {
+    sdcs: Permissions<SdcId>,
+    hosts: Permissions<String>,
 }
 
 impl Mapping {
-    /// Returns a mapping to all clients, for reading and writing.
+    /// Returns a mapping to all clients and all hosts, for reading and writing.
     pub fn everyone(generation: u32) -> Mapping {
         Mapping::to_all(Access::ReadWrite, generation)
     }
 
-    /// Returns a mapping to all clients.
+    /// Returns a mapping to all clients and all hosts.
     pub fn to_all(access: Access, generation: u32) -> Mapping {
-        Mapping { all: Some(Grant::new(access, generation)), ..Mapping::default() }
+        Mapping { sdcs: Permissions::to_all(access, generation), ..Mapping::nobody() }
     }
 
     /// Returns a mapping to no client.
     pub fn nobody() -> Mapping {
-        Mapping::default()
+        let hosts = Permissions::to_all(Access::ReadWrite, 0);
+        Mapping { sdcs: Permissions::default(), hosts }
     }
 
-    /// Returns a mapping to these clients.
+    /// Returns a mapping to these clients, and all of their hosts.
     pub fn only(sdcs: BTreeMap<SdcId, Grant>) -> Mapping {
-        Mapping { all: None, sdcs }
+        Mapping { sdcs: Permissions::only(sdcs), ..Mapping::nobody() }
+    }
+
+    /// Returns the same mapping with these hosts.
+    pub fn with_hosts(self, hosts: Permissions<String>) -> Mapping {
+        Mapping { hosts, ..self }
     }
 
     /// Returns what this client may do. It is called for every I/O.
     #[inline]
     pub fn grant(&self, sdc: SdcId) -> Option<Grant> {
-        if self.sdcs.is_empty() && self.all.is_some() {
-            return self.all; // the common case
+        if self.sdcs.named.is_empty() && self.sdcs.all.is_some() {
+            return self.sdcs.all; // the common case
         }
         if mutant::on(Mutant::ServeUnmapped) {
             return Some(UNFENCED);
         }
-        self.sdcs.get(&sdc).copied().or(self.all)
+        self.sdcs.named.get(&sdc).copied().or(self.sdcs.all)
+    }
+
+    /// Returns what this host may do through a client with this grant.
+    pub fn host_grant(&self, sdc: Grant, host: &str) -> Option<Grant> {
+        let grant = self.hosts.named.get(host).copied().or(self.hosts.all)?;
+        Some(sdc.for_host(&grant))
+    }
+
+    /// Returns true if this host may use the volume, through clients that may.
+    pub fn admits(&self, host: &str) -> bool {
+        self.hosts.all.is_some() || self.hosts.named.contains_key(host)
     }
 
     /// Returns what every client may do, including clients that are not known yet.
     pub fn all(&self) -> Option<Grant> {
-        self.all
+        self.sdcs.all()
     }
 
     /// Returns the named clients, if the volume is not mapped to all.
     pub fn named(&self) -> Option<&BTreeMap<SdcId, Grant>> {
-        self.all.is_none().then_some(&self.sdcs)
+        self.sdcs.named()
+    }
+
+    /// Returns the permissions of hosts.
+    pub fn hosts(&self) -> &Permissions<String> {
+        &self.hosts
     }
 
     /// Returns every client that the mapping names.
     pub fn clients(&self) -> impl Iterator<Item = (SdcId, Grant)> + '_ {
-        self.sdcs.iter().map(|(sdc, grant)| (*sdc, *grant))
+        self.sdcs.named.iter().map(|(sdc, grant)| (*sdc, *grant))
     }
 
     /// Returns the wished mapping (whose generations are ignored) as a replacement of this one, and
-    /// the volume's generation after that.
+    /// the volume's generation after that. If hosts lose access, all clients have to repeat what
+    /// they have under way: servers do not know from which host it is.
     pub fn replaced(&self, wish: &Mapping, generation: u32) -> (Mapping, u32) {
-        // Of two accesses, read-only is the greater value.
-        let keeps = |old: Grant, new: Option<Grant>| new.is_some_and(|n| old.access >= n.access);
-        let less = self.all.is_some_and(|old| !keeps(old, wish.all))
-            || self.clients().any(|(sdc, old)| !keeps(old, wish.grant(sdc)));
+        let hosts = self.hosts.is_less(&wish.hosts);
+        let less = hosts || self.sdcs.is_less(&wish.sdcs);
         let raised = less && !mutant::on(Mutant::ReuseGeneration);
         let generation = if raised { generation + 1 } else { generation };
-        let renewed =
-            |old: Option<Grant>, new: Grant| match old.filter(|old| keeps(*old, Some(new))) {
-                Some(kept) => Grant { access: new.access, ..kept },
-                None => Grant::new(new.access, generation),
-            };
-        let all = wish.all.map(|new| renewed(self.all, new));
-        let before = |sdc: SdcId| {
-            let old = self.sdcs.get(&sdc).copied();
-            old.or(self.all)
-        };
-        let mut sdcs: BTreeMap<SdcId, Grant> =
-            wish.clients().map(|(sdc, new)| (sdc, renewed(before(sdc), new))).collect();
-        if let Some(all) = all {
-            let kept = self.clients().map(|(sdc, old)| (sdc, renewed(Some(old), all)));
-            sdcs = kept.filter(|(_, grant)| *grant != all).collect();
+        let mut sdcs = self.sdcs.replaced(&wish.sdcs, generation);
+        if hosts && raised {
+            sdcs = sdcs.renewed(generation);
         }
-        (Mapping { all, sdcs }, generation)
+        (Mapping { sdcs, hosts: self.hosts.replaced(&wish.hosts, generation) }, generation)
     }
 
     /// Returns the same permissions under this generation. Each began when it did.
     pub fn renewed(&self, generation: u32) -> Mapping {
-        let renewed = |grant: &Grant| Grant { generation, ..*grant };
-        Mapping {
-            all: self.all.as_ref().map(renewed),
-            sdcs: self.sdcs.iter().map(|(sdc, grant)| (*sdc, renewed(grant))).collect(),
-        }
+        Mapping { sdcs: self.sdcs.renewed(generation), hosts: self.hosts.clone() }
     }
 
     /// Returns the highest generation of a grant.
     pub fn newest(&self) -> u32 {
-        let named = self.sdcs.values().map(|g| g.generation);
-        named.chain(self.all.map(|g| g.generation)).max().unwrap_or(0)
+        let grants = self.sdcs.grants().chain(self.hosts.grants());
+        grants.map(|grant| grant.generation).max().unwrap_or(0)
     }
 
-    /// Returns true if every permission began at its generation or earlier.
+    /// Returns true if every permission began at its generation or earlier, and the hosts are
+    /// possible ones.
     pub(crate) fn is_sound(&self) -> bool {
-        self.sdcs.values().chain(&self.all).all(|grant| grant.since <= grant.generation)
+        let hosts = &self.hosts.named;
+        self.sdcs.grants().chain(self.hosts.grants()).all(|grant| grant.since <= grant.generation)
+            && hosts.len() <= NAMED_HOSTS
+            && hosts.keys().all(|host| is_host_name(host))
     }
 
     /// Encodes the mapping for the map, the log and snapshots.
@@ -154,9 +262,11 @@ impl Mapping {
             generation: g.generation,
             since: Some(g.since).filter(|since| *since != g.generation),
         };
+        let all_hosts = Permissions::to_all(Access::ReadWrite, 0);
         MappingInfo {
-            all: self.all.as_ref().map(|grant| info(0, grant)),
-            sdcs: self.sdcs.iter().map(|(sdc, grant)| info(sdc.0, grant)).collect(),
+            all: self.sdcs.all.as_ref().map(|grant| info(0, grant)),
+            sdcs: self.sdcs.named.iter().map(|(sdc, grant)| info(sdc.0, grant)).collect(),
+            hosts: (self.hosts != all_hosts).then(|| hosts_info(&self.hosts)),
         }
     }
 
@@ -168,11 +278,37 @@ impl Mapping {
             since: g.since.unwrap_or(g.generation),
             ..Grant::new(g.access(), g.generation)
         };
-        Mapping {
+        let sdcs = Permissions {
             all: info.all.as_ref().map(grant),
-            sdcs: info.sdcs.iter().map(|g| (SdcId(g.sdc), grant(g))).collect(),
-        }
+            named: info.sdcs.iter().map(|g| (SdcId(g.sdc), grant(g))).collect(),
+        };
+        let all_hosts = || Permissions::to_all(Access::ReadWrite, 0);
+        Mapping { sdcs, hosts: info.hosts.map_or_else(all_hosts, permissions) }
     }
+}
+
+impl Default for Mapping {
+    fn default() -> Mapping {
+        Mapping::nobody()
+    }
+}
+
+fn hosts_info(hosts: &Permissions<String>) -> HostsInfo {
+    let info = |name: &str, grant: &Grant| HostGrant {
+        name: name.into(),
+        access: grant.access as i32,
+        since: grant.since,
+    };
+    HostsInfo {
+        all: hosts.all.as_ref().map(|grant| info("", grant)),
+        named: hosts.named.iter().map(|(name, grant)| info(name, grant)).collect(),
+    }
+}
+
+fn permissions(info: HostsInfo) -> Permissions<String> {
+    let grant = |g: &HostGrant| Grant::new(g.access(), g.since);
+    let all = info.all.as_ref().map(grant);
+    Permissions { all, named: info.named.into_iter().map(|g| (g.name.clone(), grant(&g))).collect() }
 }
 
 /// The grant that the mutant gives: no generation fences it.
@@ -219,7 +355,10 @@ mod tests {
 
     #[test]
     fn a_mapping_survives_the_wire_and_none_means_all() {
-        let renewed = Mapping { all: Some(Grant { since: 0, ..GRANT }), ..Mapping::default() };
+        let renewed = Mapping {
+            sdcs: Permissions { all: Some(Grant { since: 0, ..GRANT }), ..Permissions::default() },
+            ..Mapping::nobody()
+        };
         for mapping in
             [Mapping::everyone(3), Mapping::nobody(), only(&[(B, Access::ReadOnly)]), renewed]
         {

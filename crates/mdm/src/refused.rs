@@ -1,6 +1,7 @@
 //! Why the order of a person or program is refused, and what to do about it.
 
 use alloc::string::String;
+use crate::mapping::NAMED_HOSTS;
 use base::policy::NoPolicy;
 use base::{MAX_VOLUME_BYTES, MIB};
 use thiserror::Error;
@@ -318,6 +319,19 @@ pub enum Refused {
         /// The clients.
         sdcs: String,
     },
+    /// Hosts may use the volume.
+    #[error(
+        "`{volume}` is mapped to {count} hosts by name, {host} is the first: unmap it first (`gabion volume unmap \
+         {volume} --host {host}`), or say --unmap"
+    )]
+    StillMappedToHosts {
+        /// The volume.
+        volume: String,
+        /// The first host.
+        host: String,
+        /// Number of hosts.
+        count: usize,
+    },
     /// Clients use the volume.
     #[error(
         "`{volume}` is in use by {sdcs}: detach it there first, or unmap it (`gabion volume unmap {volume} --all`), \
@@ -346,8 +360,59 @@ pub enum Refused {
         /// The client.
         sdc: String,
     },
+    /// The volume is mapped to all hosts.
+    #[error(
+        "`{volume}` is mapped to all hosts: `gabion volume map {volume} --host NAME --only` leaves it to those that \
+         you name"
+    )]
+    MappedToAllHosts {
+        /// The volume.
+        volume: String,
+    },
+    /// The volume was not mapped to this host.
+    #[error("`{volume}` is not mapped to {host}: `gabion volume show {volume}` shows its hosts")]
+    HostNotMapped {
+        /// The volume.
+        volume: String,
+        /// The host.
+        host: String,
+    },
+    /// The name can't be that of a host.
+    #[error(
+        "`{0}` is no name of a host: it begins with iqn., eui., naa. or nqn., as in \
+         /etc/iscsi/initiatorname.iscsi or /etc/nvme/hostnqn of the host"
+    )]
+    HostName(String),
+    /// The list of hosts is full.
+    #[error("a volume can be mapped to {NAMED_HOSTS} hosts by name: unmap it from others first")]
+    TooManyHosts,
+    /// The client has no iSCSI or NVMe address.
+    #[error(
+        "the SDC `{0}` is no gateway: it has no iSCSI or NVMe/TCP address (`gabion sdc list` shows those that have)"
+    )]
+    NoGateway(String),
+    /// The host has no seat.
+    #[error("no SDC serves {host} with `{volume}`: `gabion volume show {volume}` shows the hosts and their SDCs")]
+    NoSeat {
+        /// The volume.
+        volume: String,
+        /// The host.
+        host: String,
+    },
+    /// The host has no path through the gateway.
+    #[error(
+        "{host} can't use `{volume}` through {gateway}: let it connect there first. Nothing was moved"
+    )]
+    NotConnected {
+        /// The volume.
+        volume: String,
+        /// The host.
+        host: String,
+        /// The gateway.
+        gateway: String,
+    },
     /// The order names no client.
-    #[error("name the clients: --sdc NAME, or --all")]
+    #[error("name the clients or hosts: --sdc NAME, --host NAME, --all or --all-hosts")]
     Nobody,
     /// No part of these volumes can be given up in this way.
     #[error(
@@ -467,16 +532,23 @@ impl Refused {
             | Refused::Spare(_)
             | Refused::Policy(_)
             | Refused::Which(_)
+            | Refused::HostName(_)
+            | Refused::NoGateway(_)
             | Refused::Nobody => AdminError::Invalid,
             Refused::ObjectTaken(..) => AdminError::NameTaken,
-            Refused::NoObject(..) | Refused::NotMapped { .. } => AdminError::NotFound,
+            Refused::NoObject(..)
+            | Refused::NotMapped { .. }
+            | Refused::HostNotMapped { .. }
+            | Refused::NoSeat { .. } => AdminError::NotFound,
             Refused::NotEmpty { .. }
             | Refused::LastObject(..)
             | Refused::StillMapped { .. }
+            | Refused::StillMappedToHosts { .. }
             | Refused::SdcHere(_)
             | Refused::SdcMapped { .. }
             | Refused::InUse { .. }
-            | Refused::MappedToAll { .. } => AdminError::InUse,
+            | Refused::MappedToAll { .. }
+            | Refused::MappedToAllHosts { .. } => AdminError::InUse,
             Refused::NoSpace { .. } => AdminError::NoSpace,
             Refused::TooFewUnits { .. } | Refused::LastUnit { .. } => AdminError::TooFewServers,
             Refused::TooFewServers { .. } | Refused::TooFewLeft { .. } => AdminError::TooFewServers,
@@ -496,6 +568,8 @@ impl Refused {
             | Refused::NotHeardYet
             | Refused::NoGroup
             | Refused::TooManyVolumes
+            | Refused::TooManyHosts
+            | Refused::NotConnected { .. }
             | Refused::LastGeneration(_)
             | Refused::TooManyObjects(_)
             | Refused::Unknown

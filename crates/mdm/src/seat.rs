@@ -47,6 +47,12 @@ pub fn is_host_name(name: &str) -> bool {
     (1..=HOST_NAME).contains(&name.len())
 }
 
+/// Returns true if this is the name of an iSCSI initiator or an NVMe host, as far as its form tells.
+pub(crate) fn is_iscsi_or_nvme_name(name: &str) -> bool {
+    let known = ["iqn.", "eui.", "naa.", "nqn."].iter().any(|kind| name.starts_with(kind));
+    known && is_host_name(name) && name.chars().all(|c| !c.is_control() && !c.is_whitespace())
+}
+
 /// Returns true if a volume of this generation may have these seats.
 pub(crate) fn are_sound(seats: &Seats, generation: u32) -> bool {
     let sound = |(host, seat): (&String, &Seat)| is_host_name(host) && seat.since <= generation;

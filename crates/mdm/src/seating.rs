@@ -177,7 +177,7 @@ impl Seating {
     }
 
     /// Returns true if this host can use the volume through the gateway, by all that is known.
-    fn serves(
+    pub fn serves(
         &self,
         now: Time,
         (id, volume): (VolumeId, &Volume),
@@ -185,6 +185,7 @@ impl Seating {
         limits: &Limits,
     ) -> bool {
         volume.mapping.grant(sdc).is_some()
+            && volume.mapping.admits(host)
             && self.gateways.get(&sdc).is_some_and(|gateway| gateway.has(id, host))
             && !self.is_silent(now, sdc, limits)
     }
@@ -284,7 +285,8 @@ impl Seating {
         for SeatWish { volume: id, host, moves } in wishes {
             let Some(volume) = state.volumes.get(&VolumeId(*id)) else { continue };
             let gateway = state.sdcs.get(&sdc).is_some_and(|sdc| sdc.gateway.is_some());
-            let may = gateway && volume.mapping.grant(sdc).is_some();
+            let mapping = &volume.mapping;
+            let may = gateway && mapping.grant(sdc).is_some() && mapping.admits(host);
             if !may || !asked.insert((id, host)) {
                 continue;
             }

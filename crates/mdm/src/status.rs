@@ -22,7 +22,7 @@ use base::{DeviceId, DomainId, FaultSetId, GroupId, Limits, PoolId, SdcId, SdsId
 use core::time::Duration;
 use prost::Message;
 use wire::control::{
-    ClientCounts, DeviceStatus, FullStatus, Heartbeat, Intent, MapTo, MovesStatus, ObjectKind,
+    ClientCounts, DeviceStatus, FullStatus, Heartbeat, Intent, MapTo, MapToHost, MovesStatus, ObjectKind,
     ObjectStatus, SdcStatus, SeatStatus, StatusInfo, VolumeStatus,
 };
 
@@ -204,6 +204,11 @@ pub fn volume(
     let list = v.mapping.named().into_iter().flatten();
     let list = list.map(|(sdc, grant)| to(named(sdc), grant));
     let mapped = v.mapping.all().iter().map(|all| to(String::new(), all)).chain(list).collect();
+    let to_host = |host: String, g: &Grant| MapToHost { host, access: g.access as i32 };
+    let list = v.mapping.hosts().named().into_iter().flatten();
+    let list = list.map(|(host, grant)| to_host(host.clone(), grant));
+    let all_hosts = v.mapping.hosts().all();
+    let hosts = all_hosts.iter().map(|all| to_host(String::new(), all)).chain(list).collect();
     let seat = |(host, seat): (&String, &Seat)| SeatStatus {
         host: host.clone(),
         gateway: named(&seat.sdc),
@@ -218,6 +223,7 @@ pub fn volume(
         pool: state.objects.pools.get(&v.pool).map_or_else(String::new, |p| p.name.clone()),
         thick: v.thick,
         mapped,
+        hosts,
         seats: v.seats.iter().map(seat).collect(),
     }
 }

@@ -11,7 +11,7 @@ use base::{
 };
 use core::net::SocketAddr;
 use core::ops::Range;
-use mdm::mapping::{Grant, Mapping};
+use mdm::mapping::{Grant, Mapping, Permissions};
 use mdm::publish::{gap_infos, gaps};
 use mdm::reserve::{table, table_info};
 use mdm::seat::{Seats, seat_infos, seats};
@@ -140,6 +140,8 @@ pub struct Changes {
     pub reserved: Vec<Reserved>,
     /// Volumes whose seats are different, with those that they had before.
     pub seated: Vec<(VolumeId, Seats)>,
+    /// Volumes with other permissions of hosts, each with the permissions before.
+    pub hosts: Vec<(VolumeId, Permissions<String>)>,
     /// True if clients have new incarnations, or were removed.
     pub lives: bool,
 }
@@ -302,6 +304,10 @@ impl MapView {
             let (id, volume) = (VolumeId(info.id), volume(info));
             let old = self.volumes.insert(id, volume);
             let grant = old.as_ref().and_then(|v| self.my_grant(v));
+            let hosts = old.as_ref().map(|v| v.mapping.hosts());
+            if let Some(hosts) = hosts.filter(|h| *h != self.volumes[&id].mapping.hosts()) {
+                changes.hosts.push((id, hosts.clone()));
+            }
             let (before, seats) = old.map_or_else(Default::default, |v| (v.reservations, v.seats));
             if seats != self.volumes[&id].seats {
                 changes.seated.push((id, seats));
@@ -416,6 +422,17 @@ impl MapView {
         match self.me {
             Some(me) => volume.mapping.grant(me),
             None => volume.mapping.all(),
+        }
+    }
+
+    /// Returns what this host may do with a volume through the client that owns this copy. NBD
+    /// clients and programs, without a name, may do what the client may.
+    #[inline]
+    pub fn host_grant(&self, volume: &Volume, host: &str) -> Option<Grant> {
+        let grant = self.my_grant(volume)?;
+        match host {
+            "" => Some(grant),
+            host => volume.mapping.host_grant(grant, host),
         }
     }
 

@@ -179,7 +179,7 @@ impl Admin {
             }
             Order::Delete(v) => Ask::DeleteVolume(DeleteVolume { name: name(v), unmap: true }),
             Order::Map(v, 0) => {
-                Ask::Unmap(UnmapRequest { volume: name(v), sdcs: Vec::new(), all: true })
+                Ask::Unmap(UnmapRequest { volume: name(v), all: true, ..UnmapRequest::default() })
             }
             Order::Map(v, clients) => {
                 let to = |sdc: String| MapTo { sdc, access: Access::ReadWrite as i32 };
@@ -188,7 +188,7 @@ impl Admin {
                     ALL => vec![to(String::new())],
                     _ => some.map(|i| to(format!("sdc{i}"))).collect(),
                 };
-                Ask::Map(MapRequest { volume: name(v), to, only: true })
+                Ask::Map(MapRequest { volume: name(v), to, only: true, ..MapRequest::default() })
             }
             Order::FaultSet(i) => Ask::CreateObject(CreateObject {
                 kind: ObjectKind::FaultSet as i32,

@@ -21,7 +21,7 @@ pub use map::{
     ClientInfo, DeviceInfo, GroupInfo, IdRange, Intent, LostRange, MapPage, MdmInfo, VolumeInfo,
 };
 pub use objects::{
-    Access, CreateObject, GrantInfo, MapRequest, MapTo, MappingInfo, Media, ObjectKind,
+    Access, CreateObject, GrantInfo, HostGrant, HostsInfo, MapRequest, MapTo, MapToHost, MappingInfo, Media, MovePath, ObjectKind,
     ObjectStatus, PolicyInfo, PoolInfo, RemoveObject, RenameRequest, SetPool, UnmapRequest,
 };
 pub use orders::{

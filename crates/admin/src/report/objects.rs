@@ -3,7 +3,7 @@
 
 use base::Policy;
 use serde::Serialize;
-use wire::control::{Access, MapTo, Media, ObjectKind, ObjectStatus, PolicyInfo, StatusInfo};
+use wire::control::{Access, MapTo, MapToHost, Media, ObjectKind, ObjectStatus, PolicyInfo, StatusInfo};
 
 /// A protection domain.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -89,15 +89,39 @@ pub struct Mapped {
     pub access: &'static str,
 }
 
-/// Converts a mapping for the report.
+/// A host that may use a volume.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct MappedHost {
+    /// Its iSCSI or NVMe name; `all` means every host.
+    pub host: String,
+    /// Every host may use it.
+    pub all: bool,
+    /// `read-write` or `read-only`.
+    pub access: &'static str,
+}
+
+/// Converts a mapping to a client for the report.
 pub fn mapped(to: &MapTo) -> Mapped {
-    let all = to.sdc.is_empty();
-    let sdc = if all { "all".to_owned() } else { to.sdc.clone() };
-    let access = match to.access() {
+    let (all, sdc) = named(&to.sdc);
+    Mapped { sdc, all, access: access(to.access()) }
+}
+
+/// Converts a mapping to a host for the report.
+pub fn mapped_host(to: &MapToHost) -> MappedHost {
+    let (all, host) = named(&to.host);
+    MappedHost { host, all, access: access(to.access()) }
+}
+
+fn named(name: &str) -> (bool, String) {
+    let all = name.is_empty();
+    (all, if all { "all".to_owned() } else { name.to_owned() })
+}
+
+fn access(access: Access) -> &'static str {
+    match access {
         Access::ReadWrite => "read-write",
         Access::ReadOnly => "read-only",
-    };
-    Mapped { sdc, all, access }
+    }
 }
 
 pub(super) fn of_kind(info: &StatusInfo, kind: ObjectKind) -> impl Iterator<Item = &ObjectStatus> {

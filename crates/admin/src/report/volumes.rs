@@ -1,7 +1,7 @@
 //! Volumes, as `status --json` publishes them.
 
 use super::counts::{Client, Io, Path, of_volume};
-use super::objects::{Mapped, mapped};
+use super::objects::{Mapped, MappedHost, mapped, mapped_host};
 use super::{Groups, Sdc, State, UpDown};
 use base::{ClusterId, VolumeId};
 use serde::Serialize;
@@ -39,6 +39,8 @@ pub struct Volume {
     pub thick: bool,
     /// Clients that may use the volume; empty if none may.
     pub mapped: Vec<Mapped>,
+    /// Hosts that may use the volume through these clients; empty if none may.
+    pub mapped_hosts: Vec<MappedHost>,
     /// The gateways of its hosts. Only this gateway serves the host.
     pub seats: Vec<Seat>,
     /// Requests to it, over all data clients that are up.
@@ -100,6 +102,7 @@ pub(super) fn volume(v: &VolumeStatus, info: &StatusInfo, sdc: &[Sdc]) -> Volume
         thick: v.thick,
         unserved,
         mapped,
+        mapped_hosts: v.hosts.iter().map(mapped_host).collect(),
         seats: v.seats.iter().map(Seat::of).collect(),
         io: Io::sum(clients.iter().map(|client| &client.io)),
         clients,

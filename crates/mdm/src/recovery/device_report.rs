@@ -6,6 +6,7 @@
 
 use super::JUMP;
 use crate::group::Doubt;
+use crate::mapping::NAMED_HOSTS;
 use crate::refused::{MAX_DEVICES, MAX_SDCS, MAX_VOLUMES};
 use crate::reserve::REGISTRANTS;
 use crate::state::State;
@@ -146,8 +147,8 @@ impl DeviceReport {
 }
 
 impl Map {
-    /// Adds a volume, or more clients to its mapping, or more hosts to its reservations: those of
-    /// many come in several parts.
+    /// Adds a volume, or more clients or hosts to its mapping, or more hosts to its reservations:
+    /// those of many come in several parts.
     fn add_volume(&mut self, told: VolumeInfo) -> bool {
         let Some(known) = self.volumes.get_mut(&VolumeId(told.id)) else {
             self.volumes.insert(VolumeId(told.id), told);
@@ -159,10 +160,13 @@ impl Map {
             registrants.extend(hosts);
             return registrants.len() <= REGISTRANTS;
         }
-        let more = told.mapping.map_or_else(Vec::new, |m| m.sdcs);
-        let sdcs = &mut known.mapping.get_or_insert_default().sdcs;
-        sdcs.extend(more);
-        sdcs.len() <= MAX_SDCS
+        let more = told.mapping.unwrap_or_default();
+        let mapping = known.mapping.get_or_insert_default();
+        mapping.sdcs.extend(more.sdcs);
+        let Some(hosts) = more.hosts else { return mapping.sdcs.len() <= MAX_SDCS };
+        let named = &mut mapping.hosts.get_or_insert_default().named;
+        named.extend(hosts.named);
+        named.len() <= NAMED_HOSTS
     }
 
     /// Returns true if the MDM of this map knew that this volume was deleted.

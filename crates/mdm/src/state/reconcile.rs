@@ -198,6 +198,7 @@ pub(crate) fn adopted(state: &State, info: &VolumeInfo, above: u32) -> Option<Vo
     let other = |(id, v): (&VolumeId, &Volume)| id.0 != info.id && v.name == volume.name;
     let may = volume.slots.iter().all(|g| pool(g) == Some(home))
         && check_size(volume.size).is_ok()
+        && volume.mapping.is_sound()
         && (old.is_some() || state.recovery.is_unknown(VolumeId(info.id)))
         && VolumeId(info.id) < state.next_volume
         && !state.volumes.iter().any(other);

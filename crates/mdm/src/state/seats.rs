@@ -37,6 +37,7 @@ fn take(state: &State, change: &command::SeatChange, volume: &mut Volume) {
         && has == from
         && from != to
         && (!gives || state.sdcs.contains_key(&to) && volume.mapping.grant(to).is_some())
+        && (!gives || volume.mapping.admits(&change.host))
         && (!gives || from != SdcId(0) || volume.seats.len() < SEATS);
     if !may {
         return;

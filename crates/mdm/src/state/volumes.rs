@@ -95,7 +95,11 @@ pub(super) fn map_volume(state: &State, c: &command::MapVolume) -> Result<Edits,
     }
     next_generation(old)?;
     let (mapping, generation) = old.mapping.replaced(&wish, old.generation);
-    let volume = Volume { mapping, generation, ..old.clone() };
+    let mut volume = Volume { mapping, generation, ..old.clone() };
+    // A host that has lost access has no seat any more, so its gateway closes its connections.
+    let since =
+        |mapping: &Mapping, host: &str| mapping.hosts().get(host).map(|grant| grant.since);
+    volume.seats.retain(|host, _| since(&old.mapping, host) == since(&volume.mapping, host));
     let volume = (volume != *old).then_some((id, Some(volume)));
     Ok(Edits { volume, ..Edits::default() })
 }
@@ -107,7 +111,7 @@ fn next_generation(volume: &Volume) -> Result<u32, Refused> {
 }
 
 fn are_known(state: &State, mapping: &Mapping) -> bool {
-    mapping.clients().all(|(sdc, _)| state.may_be_client(sdc))
+    mapping.is_sound() && mapping.clients().all(|(sdc, _)| state.may_be_client(sdc))
 }
 
 /// Changes the reservations of a volume, for a host of a client. A refused change, and a change

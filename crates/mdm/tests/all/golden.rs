@@ -77,7 +77,7 @@ fn history() -> Vec<Vec<Command>> {
         tie_breaker: id == 3,
     };
     let grant = GrantInfo { sdc: 1, access: 1, generation: 0, since: None };
-    let mapping = Some(MappingInfo { all: None, sdcs: vec![grant] });
+    let mapping = Some(MappingInfo { all: None, sdcs: vec![grant], hosts: None });
     let [volume, other] = volumes();
     let sdc = |sdc, name: &str| RegisterSdc {
         sdc,
@@ -210,6 +210,7 @@ fn recovery() -> (State, Vec<Vec<Command>>) {
     let mapping = MappingInfo {
         all: Some(GrantInfo { sdc: 0, access: 1, generation: 2, since: None }),
         sdcs: vec![],
+        hosts: None,
     };
     let (lost, next_volume) = (s.recovery.lost.start.0, s.next_volume.0 + 3);
     let told = Reconcile {

@@ -7,6 +7,7 @@ mod common;
 mod damage;
 mod golden;
 mod healer;
+mod hosts;
 mod log;
 mod losses;
 mod objects;

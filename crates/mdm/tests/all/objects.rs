@@ -380,16 +380,16 @@ fn thick_volumes_reserve_their_space_and_thin_ones_do_not() {
 
 fn map(state: &mut State, volume: &str, to: &[(&str, Access)], only: bool) -> Result<(), Refused> {
     let to = to.iter().map(|(sdc, access)| MapTo { sdc: (*sdc).into(), access: *access as i32 });
-    let ask = control::MapRequest { volume: volume.into(), to: to.collect(), only };
-    let command = controller::map_command(state, &ask)?;
+    let ask = control::MapRequest { volume: volume.into(), to: to.collect(), only, hosts: Vec::new() };
+    let command = mdm::mapping_orders::map_command(state, &ask)?;
     apply(state, &command);
     Ok(())
 }
 
 fn unmap(state: &mut State, volume: &str, sdcs: &[&str], all: bool) -> Result<(), Refused> {
     let sdcs = sdcs.iter().map(|s| String::from(*s)).collect();
-    let ask = control::UnmapRequest { volume: volume.into(), sdcs, all };
-    let command = controller::unmap_command(state, &ask)?;
+    let ask = control::UnmapRequest { volume: volume.into(), sdcs, all, hosts: Vec::new() };
+    let command = mdm::mapping_orders::unmap_command(state, &ask)?;
     apply(state, &command);
     Ok(())
 }

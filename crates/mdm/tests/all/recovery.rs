@@ -441,7 +441,7 @@ fn the_resulting_commands_fit_into_an_entry_however_many_clients_are_named() {
     let state = recovered(Durable);
     let grants =
         (1..4000).map(|sdc| control::GrantInfo { sdc, access: 1, generation: 1, since: None });
-    let mapping = control::MappingInfo { sdcs: grants.collect(), all: None };
+    let mapping = control::MappingInfo { sdcs: grants.collect(), all: None, hosts: None };
     let volume = |id: u32| VolumeInfo {
         id,
         name: format!("v{id}"),

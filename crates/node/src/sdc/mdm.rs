@@ -320,7 +320,7 @@ impl Sdc {
             seats::gateway_number(self, now, out);
             seats::fence(self, now, &changes.seated, out);
             self.reserve_fence(now, &changes.reserved, out);
-            self.nvme_fence(now, out);
+            self.nvme_fence(now, &changes.hosts, out);
             self.client(now, out, |client, turn| client.map_changed(turn));
             self.targets.review = true;
         }

@@ -203,7 +203,8 @@ impl Sessions {
     /// `other` is true of the old and the new permission.
     fn over(&self, map: &MapView, other: impl Fn(&Grant, &Grant) -> bool) -> BTreeSet<LinkId> {
         let over = |(link, (id, old)): (&LinkId, &(VolumeId, Grant))| {
-            let new = map.volumes.get(id).and_then(|volume| map.my_grant(volume));
+            let host = self.host(*link);
+            let new = map.volumes.get(id).and_then(|volume| map.host_grant(volume, host));
             new.is_none_or(|new| other(old, &new)).then_some(*link)
         };
         self.permissions.iter().filter_map(over).collect()
@@ -526,10 +527,9 @@ impl Sdc {
 
     /// Admits a connection that has attached a volume.
     fn target_attached(&mut self, now: Time, link: LinkId, volume: VolumeId, out: &mut Effects) {
-        let volume = self.map.volumes.get(&volume).map(|v| (volume, v));
-        let Some((id, grant)) = volume.and_then(|(id, v)| Some((id, self.map.my_grant(v)?))) else {
-            return;
-        };
+        let (id, host) = (volume, self.targets.host(link));
+        let volume = self.map.volumes.get(&id);
+        let Some(grant) = volume.and_then(|v| self.map.host_grant(v, host)) else { return };
         self.targets.permissions.insert(link, (id, grant));
         self.targets.seats_login(&self.map, link, id);
         let access = self.targets.access(link, &self.map.volumes[&id].reservations);

@@ -10,7 +10,7 @@ use mirror::Evidence;
 use prost::Message;
 use seam::UnitStore;
 use wire::control::{
-    GroupReport, IdRange, MappingInfo, Report, ReservationInfo, StoreInfo, VolumeInfo,
+    GroupReport, HostsInfo, IdRange, MappingInfo, Report, ReservationInfo, StoreInfo, VolumeInfo,
 };
 
 /// Bytes of tag and length of an item in a report.
@@ -21,6 +21,8 @@ const HEAD: usize = 64;
 const GRANT: usize = 24;
 /// Upper bound of one registrant of a volume, in bytes: its name has at most 223.
 const REGISTRANT: usize = 278;
+/// The most bytes of a host in the list of a mapping.
+const HOST: usize = 240;
 
 impl Sds {
     /// Returns what this shard knows, in parts that are short enough for a stranger to send.
@@ -109,12 +111,17 @@ impl Parts {
     }
 
     /// Adds a volume. One that is mapped to very many clients is added several times, each time
-    /// with some of them, and so is one with registrants.
+    /// with some of them, and so is one with registrants, or mapped to hosts by name. Seats are of
+    /// no use after a recovery.
     fn volume(&mut self, mut volume: VolumeInfo) {
         let room = self.room;
         let grants = volume.mapping.as_mut().map(|m| core::mem::take(&mut m.sdcs));
         let grants = grants.unwrap_or_default();
-        let hosts = volume.reservations.as_mut().map(|r| core::mem::take(&mut r.registrants));
+        let registrants = volume.reservations.as_mut();
+        let registrants = registrants.map(|r| core::mem::take(&mut r.registrants));
+        let named = volume.mapping.as_mut().and_then(|m| m.hosts.as_mut());
+        let named = named.map(|hosts| core::mem::take(&mut hosts.named));
+        volume.seats.clear();
         let fixed = volume.encoded_len() + AROUND;
         let first = grants.len().min(room.saturating_sub(fixed) / GRANT);
         let (with, later) = grants.split_at(first);
@@ -128,7 +135,13 @@ impl Parts {
             let more = VolumeInfo { id, mapping: Some(mapping), ..VolumeInfo::default() };
             self.part(more.encoded_len() + AROUND).volumes.push(more);
         }
-        for some in hosts.unwrap_or_default().chunks(room / REGISTRANT) {
+        for some in named.unwrap_or_default().chunks(room / HOST) {
+            let hosts = Some(HostsInfo { named: some.to_vec(), all: None });
+            let mapping = Some(MappingInfo { hosts, ..MappingInfo::default() });
+            let more = VolumeInfo { id, mapping, ..VolumeInfo::default() };
+            self.part(more.encoded_len() + AROUND).volumes.push(more);
+        }
+        for some in registrants.unwrap_or_default().chunks(room / REGISTRANT) {
             let registrants = some.to_vec();
             let reservations = Some(ReservationInfo { registrants, ..ReservationInfo::default() });
             let more = VolumeInfo { id, reservations, ..VolumeInfo::default() };
@@ -162,7 +175,7 @@ mod tests {
             name: "n".repeat(31),
             size: u64::MAX,
             slots: (0..512).map(|slot| (1 << 20) + slot).collect(),
-            mapping: Some(MappingInfo { all: None, sdcs: (0..clients).map(grant).collect() }),
+            mapping: Some(MappingInfo { all: None, sdcs: (0..clients).map(grant).collect(), hosts: None }),
             reservations: (id == 21).then(|| ReservationInfo {
                 generation: u32::MAX,
                 kind: 6,

@@ -1,14 +1,16 @@
 //! Checks that messages have no value that this build does not know.
 
 use super::{Access, Ask, DeviceInfo, DeviceKind, GroupInfo, Intent, MapPage, MappingInfo, Media};
-use super::{ObjectKind, Report, ReservationInfo, UnknownValue, VolumeInfo, known};
+use super::{MapTo, MapToHost, ObjectKind, Report, ReservationInfo, UnknownValue, VolumeInfo, known};
 use base::level;
 
 impl MappingInfo {
     /// Returns an error if a grant has an access that this build does not know.
     pub fn check(&self) -> Result<(), UnknownValue> {
-        let mut grants = self.all.iter().chain(&self.sdcs);
-        grants.try_for_each(|grant| known::<Access>("Access", grant.access))
+        let hosts = self.hosts.iter().flat_map(|hosts| hosts.all.iter().chain(&hosts.named));
+        let sdcs = self.all.iter().chain(&self.sdcs);
+        let mut accesses = sdcs.map(|of| of.access).chain(hosts.map(|of| of.access));
+        accesses.try_for_each(|access| known::<Access>("Access", access))
     }
 }
 
@@ -57,12 +59,18 @@ impl Report {
     }
 }
 
+fn accesses(to: &[MapTo], hosts: &[MapToHost]) -> Result<(), UnknownValue> {
+    let mut all = to.iter().map(|to| to.access).chain(hosts.iter().map(|to| to.access));
+    all.try_for_each(|access| known::<Access>("Access", access))
+}
+
 impl Ask {
     /// Returns an error if it has a value that this build does not know.
     pub fn check(&self) -> Result<(), UnknownValue> {
         let kind = |kind: i32| known::<ObjectKind>("ObjectKind", kind);
         match self {
-            Ask::Map(m) => m.to.iter().try_for_each(|to| known::<Access>("Access", to.access)),
+            Ask::Map(m) => accesses(&m.to, &m.hosts),
+            Ask::CreateVolume(m) => accesses(&m.to, &m.hosts),
             Ask::Rename(m) => kind(m.kind),
             Ask::RemoveObject(m) => kind(m.kind),
             Ask::CreateObject(m) => kind(m.kind).and(known::<Media>("Media", m.media)),

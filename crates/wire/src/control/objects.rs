@@ -43,6 +43,35 @@ pub struct MappingInfo {
     /// Permissions of single clients, each client once.
     #[prost(message, repeated, tag = "2")]
     pub sdcs: Vec<GrantInfo>,
+    /// The hosts that may use the volume through these clients. Absent: all hosts, for reading and
+    /// writing.
+    #[prost(message, optional, tag = "3")]
+    pub hosts: Option<HostsInfo>,
+}
+
+/// Permissions of hosts, which use a volume by iSCSI or NVMe/TCP.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct HostsInfo {
+    /// Permission of all hosts. If it is absent, only those of the list have one.
+    #[prost(message, optional, tag = "1")]
+    pub all: Option<HostGrant>,
+    /// Permissions of single hosts, each host once.
+    #[prost(message, repeated, tag = "2")]
+    pub named: Vec<HostGrant>,
+}
+
+/// A host's permission to use a volume.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct HostGrant {
+    /// Its iSCSI or NVMe name; empty: all hosts.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// The access that is allowed.
+    #[prost(enumeration = "Access", tag = "2")]
+    pub access: i32,
+    /// The generation at which the permission began.
+    #[prost(uint32, tag = "3")]
+    pub since: u32,
 }
 
 /// A client by name, and its access.
@@ -56,21 +85,35 @@ pub struct MapTo {
     pub access: i32,
 }
 
-/// Orders that a volume is mapped to these clients.
+/// A host by name, and its access.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct MapToHost {
+    /// Its iSCSI or NVMe name; empty: all hosts.
+    #[prost(string, tag = "1")]
+    pub host: String,
+    /// The access.
+    #[prost(enumeration = "Access", tag = "2")]
+    pub access: i32,
+}
+
+/// Orders that a volume is mapped to these clients or hosts.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct MapRequest {
     /// The volume.
     #[prost(string, tag = "1")]
     pub volume: String,
-    /// The clients.
+    /// The clients; none: they stay as they are.
     #[prost(message, repeated, tag = "2")]
     pub to: Vec<MapTo>,
-    /// All other clients lose their mapping.
+    /// If there are clients, all others lose their mapping. The same for hosts.
     #[prost(bool, tag = "3")]
     pub only: bool,
+    /// The hosts; none: they stay as they are.
+    #[prost(message, repeated, tag = "4")]
+    pub hosts: Vec<MapToHost>,
 }
 
-/// Orders that these clients may no longer use the volume. Answered when none of their I/O can be
+/// Orders that these clients or hosts may no longer use the volume. Answered when none of their I/O can be
 /// executed any more.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct UnmapRequest {
@@ -83,6 +126,24 @@ pub struct UnmapRequest {
     /// True for all clients.
     #[prost(bool, tag = "3")]
     pub all: bool,
+    /// The hosts' names.
+    #[prost(string, repeated, tag = "4")]
+    pub hosts: Vec<String>,
+}
+
+/// Orders that hosts of a volume are served by this gateway. Answered when nothing that they have
+/// sent through another one can be executed any more.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct MovePath {
+    /// The volume.
+    #[prost(string, tag = "1")]
+    pub volume: String,
+    /// The names of the hosts; none: all that have a seat.
+    #[prost(string, repeated, tag = "2")]
+    pub hosts: Vec<String>,
+    /// The name of the gateway, which is a client.
+    #[prost(string, tag = "3")]
+    pub to: String,
 }
 
 /// A kind of object.

@@ -1,7 +1,7 @@
 //! Requests of people and programs to the cluster, and the answers.
 
 use super::{
-    AcceptLoss, BackupRequest, CreateObject, DamageRequest, MapRequest, MapTo, RecoverMdm,
+    AcceptLoss, BackupRequest, CreateObject, DamageRequest, MapRequest, MapTo, MapToHost, MovePath, RecoverMdm,
     RemoveObject, RenameRequest, SetLevelRequest, SetPool, StatusInfo, UnmapRequest, VolumeDamage,
     VolumeStatus,
 };
@@ -14,7 +14,7 @@ pub struct AdminRequest {
     /// The query or order.
     #[prost(
         oneof = "Ask",
-        tags = "1, 2, 3, 4, 20, 30, 31, 32, 40, 41, 42, 50, 51, 52, 53, 54, 55, 80, 81, 82, 83, 90"
+        tags = "1, 2, 3, 4, 20, 30, 31, 32, 40, 41, 42, 50, 51, 52, 53, 54, 55, 56, 80, 81, 82, 83, 90"
     )]
     pub ask: Option<Ask>,
     /// The level that the order and its fields need; 0 means 1. A build that does not know a field
@@ -84,6 +84,9 @@ pub enum Ask {
     /// Change settings of a storage pool.
     #[prost(message, tag = "55")]
     SetPool(SetPool),
+    /// Serve hosts through another gateway.
+    #[prost(message, tag = "56")]
+    MovePath(MovePath),
     /// Continue without the other MDMs, which are lost; or end the recovery.
     #[prost(message, tag = "80")]
     RecoverMdm(RecoverMdm),
@@ -203,6 +206,9 @@ pub struct CreateVolume {
     /// True if it is mapped to no client.
     #[prost(bool, tag = "53")]
     pub unmapped: bool,
+    /// The hosts that may use it; none: all hosts.
+    #[prost(message, repeated, tag = "54")]
+    pub hosts: Vec<MapToHost>,
 }
 
 /// Orders that a volume grows.

@@ -1,7 +1,7 @@
 //! The state of the cluster as an MDM reports it: the answer to a status request.
 
 use super::{
-    BuildInfo, ClientCounts, DeviceInfo, Heartbeat, MapTo, MdmInfo, ObjectStatus, RecoveryStatus,
+    BuildInfo, ClientCounts, DeviceInfo, Heartbeat, MapTo, MapToHost, MdmInfo, ObjectStatus, RecoveryStatus,
 };
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -269,6 +269,9 @@ pub struct VolumeStatus {
     /// The clients that it is mapped to; an empty name means all.
     #[prost(message, repeated, tag = "52")]
     pub mapped: Vec<MapTo>,
+    /// The hosts that it is mapped to; an empty name means all.
+    #[prost(message, repeated, tag = "53")]
+    pub hosts: Vec<MapToHost>,
     /// The gateways of its hosts.
     #[prost(message, repeated, tag = "54")]
     pub seats: Vec<SeatStatus>,

@@ -100,7 +100,7 @@ fn a_mapping_made_after_an_earlier_restore_is_not_given_to_another_client() {
     let mut state = recovered(Durable);
     assert_eq!(client(&mut state, "two", 0), None, "whose ids are whose is not known yet");
     let grants = vec![control::GrantInfo { sdc: old.0, access: 1, generation: 1, since: None }];
-    let mapping = control::MappingInfo { sdcs: grants, all: None };
+    let mapping = control::MappingInfo { sdcs: grants, all: None, hosts: None };
     let volume = mdm::publish::volume_info(VolumeId(1), &state.volumes[&VolumeId(1)]);
     let volume = VolumeInfo { mapping: Some(mapping), ..volume };
     let version = state.version.0 + 5;

@@ -63,7 +63,7 @@ fn an_uncommitted_incarnation_supersedes_no_process() {
 fn create(volume: u32, name: &str, groups: &[&[u32]], slots: &[u32], sdc: Option<u32>) -> Command {
     let groups = groups.iter().map(|g| NewGroup { replicas: g.to_vec() }).collect();
     let grant = |sdc| GrantInfo { sdc, access: 1, generation: 0, since: None };
-    let mapping = sdc.map(|sdc| MappingInfo { all: None, sdcs: vec![grant(sdc)] });
+    let mapping = sdc.map(|sdc| MappingInfo { all: None, sdcs: vec![grant(sdc)], hosts: None });
     let (name, slots) = (name.into(), slots.to_vec());
     Command::CreateVolume(CreateVolume {
         volume,
@@ -121,7 +121,7 @@ fn an_uncommitted_client_id_gives_no_permission() {
     let mut decided = pair(Durable);
     apply(&mut decided, &client(1, "one"));
     let grants = [1, 2].map(|sdc| GrantInfo { sdc, access: 1, generation: 0, since: None });
-    let mapping = Some(MappingInfo { all: None, sdcs: grants.to_vec() });
+    let mapping = Some(MappingInfo { all: None, sdcs: grants.to_vec(), hosts: None });
     let entry = [client(2, "two"), Command::MapVolume(MapVolume { volume: 1, mapping })];
     let mut state = with_entry(&decided, &entry);
     let may = |state: &State| {

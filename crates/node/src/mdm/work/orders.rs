@@ -8,6 +8,7 @@ use base::{LinkId, SdcId, VolumeId};
 use mdm::command::Command;
 use mdm::controller;
 use mdm::maintenance;
+use mdm::mapping_orders;
 use mdm::object_orders;
 use mdm::removal;
 use mdm::state::Change;
@@ -32,7 +33,7 @@ impl Work<'_> {
                 }
                 let mapped = match &*change {
                     Command::MapVolume(c) => Some(VolumeId(c.volume)),
-                    _ => None,
+                    _ => self.moved_path(ask.as_ref()),
                 };
                 changed = self.make(change);
                 // The answer gets a fence even if the order changed nothing: the answer to an
@@ -41,6 +42,7 @@ impl Work<'_> {
                 let name = match &ask {
                     Some(Ask::Map(m)) => &m.volume,
                     Some(Ask::Unmap(m)) => &m.volume,
+                    Some(Ask::MovePath(m)) => &m.volume,
                     Some(Ask::CreateVolume(m)) => &m.name,
                     Some(Ask::ResizeVolume(m)) => &m.name,
                     _ => "",
@@ -100,8 +102,14 @@ impl Work<'_> {
                 return controller::delete_volume_command(state, &m.name, m.unmap, attached)
                     .map(Some);
             }
-            Some(Ask::Map(m)) => return controller::map_command(state, m).map(Some),
-            Some(Ask::Unmap(m)) => return controller::unmap_command(state, m).map(Some),
+            Some(Ask::Map(m)) => return mapping_orders::map_command(state, m).map(Some),
+            Some(Ask::Unmap(m)) => return mapping_orders::unmap_command(state, m).map(Some),
+            Some(Ask::MovePath(m)) => {
+                let seating = &self.watch.seating;
+                mapping_orders::move_path_command(state, m, |id, volume, sdc, host| {
+                    seating.serves(self.now, (id, volume), (sdc, host), limits)
+                })
+            }
             Some(Ask::Rename(m)) => return object_orders::rename_command(state, m).map(Some),
             Some(Ask::CreateObject(m)) => {
                 return object_orders::create_object_command(state, m).map(Some);
@@ -116,6 +124,12 @@ impl Work<'_> {
             Some(Ask::Maintain(m)) => maintenance::maintenance_command(state, m, seen, limits),
         };
         state.change(made?).map(Some)
+    }
+
+    /// Returns the volume whose hosts an order has moved to another gateway.
+    fn moved_path(&self, ask: Option<&Ask>) -> Option<VolumeId> {
+        let Some(Ask::MovePath(m)) = ask else { return None };
+        self.state().volume_named(&m.volume).map(|(id, _)| id)
     }
 
     /// Answers an order that asks for information.

@@ -89,11 +89,12 @@ impl Connection {
         map: &MapView,
         (pool, actions): (&BufPool, &mut Vec<target::Action>),
     ) {
-        let volume = || map.volumes.get(&self.session.nexus()?.volume?);
+        let grant = || {
+            let nexus = self.session.nexus()?;
+            map.host_grant(map.volumes.get(&nexus.volume?)?, &nexus.initiator)
+        };
         let result = match result {
-            Err(BlockError::NoSuchVolume) if volume().and_then(|v| map.my_grant(v)).is_some() => {
-                Err(BlockError::Forgotten)
-            }
+            Err(BlockError::NoSuchVolume) if grant().is_some() => Err(BlockError::Forgotten),
             other => other,
         };
         self.session.done(tag, result, pool, actions);
@@ -194,14 +195,14 @@ pub(super) struct View<'a> {
     pub(super) at: Option<SocketAddr>,
 }
 
-/// Returns the properties of a volume for this host, if it is mapped to this client.
+/// Returns the properties of a volume for this host, if it is mapped to this client and the host.
 fn unit(
     map: &MapView,
     (limits, format, number): (&Limits, Format, u8),
     (id, volume): (VolumeId, &Volume),
     (host, seats): (&str, &Seats),
 ) -> Option<Unit> {
-    let grant = map.my_grant(volume)?;
+    let grant = map.host_grant(volume, host)?;
     let path = match seats.is_standby(map, (id, volume), host) {
         true => Path::Standby,
         false => Path::Optimized,
@@ -239,9 +240,9 @@ impl Targets for View<'_> {
         Some(Target { unit, alias: volume.name.clone() })
     }
 
-    fn each(&self, _: &str, visit: &mut dyn FnMut(&str)) {
+    fn each(&self, initiator: &str, visit: &mut dyn FnMut(&str)) {
         for (id, volume) in &self.map.volumes {
-            if self.map.my_grant(volume).is_some() {
+            if self.map.host_grant(volume, initiator).is_some() {
                 visit(&ident::iqn(AUTHORITY, self.map.cluster, *id));
             }
         }
@@ -345,7 +346,8 @@ impl Sessions {
     pub(super) fn iscsi_regrant(&mut self, link: LinkId, map: &MapView) -> bool {
         let Some(Session::Iscsi(_)) = self.sessions.get(&link) else { return false };
         let Some((id, old)) = self.permissions.get(&link).copied() else { return false };
-        match map.volumes.get(&id).and_then(|volume| map.my_grant(volume)) {
+        let host = self.host(link);
+        match map.volumes.get(&id).and_then(|volume| map.host_grant(volume, host)) {
             None => {
                 self.permissions.remove(&link);
                 self.calls.push_back((link, Call::Gone));

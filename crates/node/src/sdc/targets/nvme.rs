@@ -13,7 +13,7 @@
 use super::iscsi::View;
 use super::seats::has_left;
 use super::{Session, Sessions, Waiting};
-use crate::mapview::Volume;
+use crate::mapview::{MapView, Volume};
 use crate::sdc::{Origin, Sdc};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
@@ -23,7 +23,7 @@ use base::time::Duration;
 use base::{ClusterId, Limits, LinkId, Map, Time, VolumeId};
 use core::net::SocketAddr;
 use core::ops::Bound;
-use mdm::mapping::Grant;
+use mdm::mapping::{Grant, Permissions};
 use seam::{BlockError, Effects};
 use target::nvme::{Controller, Key, Keys, Namespace, Opening, Path, Portal, Seed, Subsystem};
 use target::reserve::Identity;
@@ -269,17 +269,18 @@ fn bytes(session: &target::nvme::Session) -> u64 {
 }
 
 impl View<'_> {
-    /// Returns the properties of a volume for the host of this link, if it is mapped to this
-    /// client.
+    /// Returns the properties of a volume for the host of this link, if it is mapped to this client
+    /// and the host.
     fn properties(&self, id: VolumeId, volume: &Volume) -> Option<Namespace> {
-        let read_only = self.map.my_grant(volume)?.access == Access::ReadOnly;
+        let host = self.nvme.host(self.link);
+        let read_only = self.map.host_grant(volume, host)?.access == Access::ReadOnly;
         let table = &volume.reservations;
-        let host = table.reserved.and_then(|_| self.nvme.host_id(self.link));
-        let access = match host {
+        let id_of_host = table.reserved.and_then(|_| self.nvme.host_id(self.link));
+        let access = match id_of_host {
             Some(host) => table.access(&Identity::Nvme { host }),
             None => table.access_of_strangers(),
         };
-        let path = match has_left(self.map, volume, self.nvme.host(self.link)) {
+        let path = match has_left(self.map, volume, host) {
             true => Path::Inaccessible,
             false => Path::Optimized,
         };
@@ -384,8 +385,14 @@ impl Sdc {
     /// Ends commands whose mapping, under which they arrived, has ended. Unmapping is a fence, even
     /// if the volume is mapped again before this client hears of it. Called when the map has
     /// changed, before the client core gets the new map: so these commands already have their
-    /// status when the core ends their requests.
-    pub(in crate::sdc) fn nvme_fence(&mut self, now: Time, out: &mut Effects) {
+    /// status when the core ends their requests. `hosts`: volumes with other permissions of hosts,
+    /// each with the permissions before.
+    pub(in crate::sdc) fn nvme_fence(
+        &mut self,
+        now: Time,
+        hosts: &[(VolumeId, Permissions<String>)],
+        out: &mut Effects,
+    ) {
         let map = &self.map;
         let grant = |(id, volume)| Some((id, map.my_grant(volume)?));
         let now_granted: BTreeMap<VolumeId, Grant> =
@@ -395,13 +402,22 @@ impl Sdc {
         let grants = &self.targets.nvme.grants;
         let over = before.iter().filter(|(id, grant)| since(Some(grant)) != since(grants.get(id)));
         let over: Vec<VolumeId> = over.map(|(id, _)| *id).collect();
-        if over.is_empty() || !self.targets.nvme.has_queues() {
+        if over.is_empty() && hosts.is_empty() || !self.targets.nvme.has_queues() {
             return;
         }
-        for link in self.targets.nvme_links() {
-            self.target_session(now, link, out, |session, view, out, actions| {
+        let ended: BTreeMap<LinkId, Vec<VolumeId>> = self
+            .targets
+            .nvme_links()
+            .into_iter()
+            .map(|link| {
+                let lost = lost_by(&self.map, self.targets.nvme.host(link), hosts);
+                (link, over.iter().copied().chain(lost).collect())
+            })
+            .collect();
+        for (link, volumes) in &ended {
+            self.target_session(now, *link, out, |session, view, out, actions| {
                 let Session::Nvme(nvme) = session else { return };
-                for id in &over {
+                for id in volumes {
                     let there = view.namespace(id.0).is_some();
                     nvme.session.fenced(*id, there, out.pool(), actions);
                 }
@@ -409,14 +425,12 @@ impl Sdc {
         }
         // Sessions make no more requests for commands that have ended.
         let targets = &mut self.targets;
-        let sessions = &targets.sessions;
-        let ended = |w: &Waiting| {
-            let nvme = matches!(sessions.get(&w.link), Some(Session::Nvme(_)));
-            nvme && over.contains(&w.request.volume)
+        let is_ended = |w: &Waiting| {
+            ended.get(&w.link).is_some_and(|volumes| volumes.contains(&w.request.volume))
         };
         let mut refused = Vec::new();
         for queue in &mut targets.crowded {
-            let (taken, kept): (VecDeque<_>, _) = queue.drain(..).partition(&ended);
+            let (taken, kept): (VecDeque<_>, _) = queue.drain(..).partition(&is_ended);
             *queue = kept;
             refused.extend(taken);
         }
@@ -426,4 +440,18 @@ impl Sdc {
             self.target_done(now, link, tag, Err(BlockError::NoSuchVolume), out);
         }
     }
+}
+
+/// Returns those of these volumes for which a host has another permission now than before.
+fn lost_by<'a>(
+    map: &'a MapView,
+    host: &'a str,
+    before: &'a [(VolumeId, Permissions<String>)],
+) -> impl Iterator<Item = VolumeId> + 'a {
+    let since = |hosts: &Permissions<String>| hosts.get(host).map(|grant| grant.since);
+    let other = move |(id, before): &&(VolumeId, Permissions<String>)| {
+        let now = map.volumes.get(id).map(|volume| volume.mapping.hosts());
+        now.and_then(since) != since(before)
+    };
+    before.iter().filter(other).map(|(id, _)| *id)
 }

@@ -362,7 +362,8 @@ impl Sessions {
     /// Reports reservations from a fresh map.
     pub(in crate::sdc) fn reserve_refreshed(&mut self, map: &MapView) {
         for Reporting { link, tag, volume, .. } in core::mem::take(&mut self.reserve.reports) {
-            let volume = map.volumes.get(&volume).filter(|v| map.my_grant(v).is_some());
+            let host = self.host(link);
+            let volume = map.volumes.get(&volume).filter(|v| map.host_grant(v, host).is_some());
             let table = volume.map(|volume| volume.reservations.clone());
             let answer = table.map_or(Answer::Nobody, Answer::Table);
             self.reserve.answers.push_back((link, tag, answer));

@@ -543,7 +543,7 @@ pub(in crate::sdc) fn fence(
             continue;
         }
         for link in lost {
-            sdc.target_close(now, link, Some("another gateway serves its host now"), out);
+            sdc.target_close(now, link, Some("its host has lost its seat"), out);
         }
         sdc.targets.seats.review = true;
     }

@@ -66,7 +66,7 @@ fn clients_hear_of_volumes_that_they_have_not_asked_for() {
 fn an_unmapping_is_answered_when_all_primaries_know_of_it() {
     let unmap = || {
         let (volume, sdcs) = ("v".into(), Vec::new());
-        Ask::Unmap(UnmapRequest { volume, sdcs, all: true })
+        Ask::Unmap(UnmapRequest { volume, sdcs, all: true, hosts: Vec::new() })
     };
     let (mut b, one, two) = Bench::with_volume(DeviceKind::Ram);
     for link in [one, two] {
@@ -87,7 +87,7 @@ fn an_unmapping_is_answered_when_all_primaries_know_of_it() {
     // A device that does not confirm is named after a while.
     b.order(
         admin,
-        Ask::Map(MapRequest { volume: "v".into(), to: vec![MapTo::default()], only: false }),
+        Ask::Map(MapRequest { volume: "v".into(), to: vec![MapTo::default()], ..Default::default() }),
     );
     b.pass(6000, &[one, two]);
     let reply: AdminReply = b.take(admin, Kind::AdminReply).pop().unwrap();
@@ -107,7 +107,7 @@ fn an_unmapping_is_answered_when_all_primaries_know_of_it() {
 /// from the moment at which that device knows of the newer one.
 #[test]
 pub(crate) fn what_a_newer_process_confirms_does_not_count_for_the_older_one() {
-    let unmap = || Ask::Unmap(UnmapRequest { volume: "v".into(), sdcs: Vec::new(), all: true });
+    let unmap = || Ask::Unmap(UnmapRequest { volume: "v".into(), all: true, ..Default::default() });
     let (mut b, one, old) = Bench::with_volume(DeviceKind::Ram);
     for link in [one, old] {
         b.pull(link, b.mdm.state().version, true);
@@ -127,7 +127,7 @@ pub(crate) fn what_a_newer_process_confirms_does_not_count_for_the_older_one() {
     // From now on only this process serves.
     b.order(
         admin,
-        Ask::Map(MapRequest { volume: "v".into(), to: vec![MapTo::default()], only: false }),
+        Ask::Map(MapRequest { volume: "v".into(), to: vec![MapTo::default()], ..Default::default() }),
     );
     b.order(admin, unmap());
     b.pull(one, b.mdm.state().version, true);

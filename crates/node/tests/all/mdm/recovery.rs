@@ -238,7 +238,7 @@ fn a_volume_with_a_group_in_doubt_is_unmapped_when_all_devices_know() {
     assert!(groups.iter().any(alone), "{groups:?}");
     let admin = b.say_hello(Role::Admin);
     let (volume, sdcs) = ("v".into(), Vec::new());
-    b.order(admin, Ask::Unmap(UnmapRequest { volume, sdcs, all: true }));
+    b.order(admin, Ask::Unmap(UnmapRequest { volume, sdcs, all: true, hosts: Vec::new() }));
     let version = b.mdm.state().version;
     b.pull(one, version, true);
     b.pass(6000, &[one, two]);
@@ -246,7 +246,7 @@ fn a_volume_with_a_group_in_doubt_is_unmapped_when_all_devices_know() {
     assert_eq!(reply.error(), AdminError::Unconfirmed, "dev2 may lead");
     b.pull(two, version, true);
     let (volume, sdcs) = ("v".into(), Vec::new());
-    b.order(admin, Ask::Unmap(UnmapRequest { volume, sdcs, all: true }));
+    b.order(admin, Ask::Unmap(UnmapRequest { volume, sdcs, all: true, hosts: Vec::new() }));
     b.pass(1500, &[one, two]);
     assert_eq!(b.take::<AdminReply>(admin, Kind::AdminReply).pop().unwrap().error, 0);
 }

@@ -188,7 +188,7 @@ fn unknown_values_are_not_taken_for_known_ones() {
     assert!(text.contains("DeviceKind 9") && text.contains("update"), "{text}");
     b.create("v");
     let to = vec![MapTo { sdc: String::new(), access: 2 }];
-    let reply = b.ask(Ask::Map(MapRequest { volume: "v".into(), to, only: false }));
+    let reply = b.ask(Ask::Map(MapRequest { volume: "v".into(), to, ..Default::default() }));
     assert!(reply.text.contains("doesn't know that order: update it"), "{}", reply.text);
 }
 
