@@ -452,8 +452,8 @@ mod tests {
     use super::servers::natural;
     use super::*;
     use wire::control::{
-        ClientCounts, DeviceInfo, DeviceStatus, Heartbeat, IoCounts, MapTo, MapToHost, MdmInfo, ObjectStatus,
-        PathCounts, SdcStatus, TimeCounts, VolumeCounts, VolumeStatus,
+        ClientCounts, DeviceInfo, DeviceStatus, Heartbeat, IoCounts, MapTo, MapToHost, MdmInfo,
+        ObjectStatus, PathCounts, SdcStatus, TimeCounts, VolumeCounts, VolumeStatus,
     };
 
     fn counts() -> ClientCounts {

@@ -406,6 +406,10 @@ pub enum Mutant {
     /// R19: a request of a host that has lost its seat gets the generation of the new map. (The
     /// tests of `node`.)
     RenewUnseated,
+    /// R19: a host that loses its permission keeps its seat. (The tests of `mdm`.)
+    KeepSeats,
+    /// R19: a gateway serves hosts to which the volume is not mapped. (The tests of `node`.)
+    ServeStrangers,
     /// R16: the I/O queues of an NVMe controller stay when the link of its admin queue is gone.
     QueuesLive,
 }
@@ -468,6 +472,7 @@ impl Mutant {
         Mutant::SeatBlindly,
         Mutant::ServeUnseated,
         Mutant::RenewUnseated,
+        Mutant::ServeStrangers,
     ];
 
     /// The mutants that the simulator has to catch by seeds or plans. Eight of `STORE` are not

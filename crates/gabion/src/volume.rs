@@ -373,7 +373,8 @@ pub(crate) fn run(target: &Target, command: &VolumeCommand) -> Result<Exit> {
         }
         VolumeCommand::MovePath { name, to, host, answer } => {
             let (volume, hosts, to) = (name.clone(), host.clone(), to.clone());
-            let moved = target.connect()?.map_volume(Ask::MovePath(MovePath { volume, hosts, to }))?;
+            let moved =
+                target.connect()?.map_volume(Ask::MovePath(MovePath { volume, hosts, to }))?;
             answer.print(target, Object::Volume(name), &paths(&moved))?;
         }
         VolumeCommand::Rename { name, to, answer } => {
@@ -399,7 +400,8 @@ pub(crate) fn run(target: &Target, command: &VolumeCommand) -> Result<Exit> {
 fn mapping(volume: &VolumeStatus) -> String {
     let mapped: Vec<_> = volume.mapped.iter().map(report::mapped).collect();
     let hosts: Vec<_> = volume.hosts.iter().map(report::mapped_host).collect();
-    let hosts = lines::mapped_hosts(&hosts).map_or_else(String::new, |hosts| format!("; of the hosts, to {hosts}"));
+    let hosts = lines::mapped_hosts(&hosts)
+        .map_or_else(String::new, |hosts| format!("; of the hosts, to {hosts}"));
     format!("Volume {} is mapped to {}{hosts}.", volume.name, lines::mapping(&mapped))
 }
 

@@ -308,7 +308,10 @@ fn hosts_info(hosts: &Permissions<String>) -> HostsInfo {
 fn permissions(info: HostsInfo) -> Permissions<String> {
     let grant = |g: &HostGrant| Grant::new(g.access(), g.since);
     let all = info.all.as_ref().map(grant);
-    Permissions { all, named: info.named.into_iter().map(|g| (g.name.clone(), grant(&g))).collect() }
+    Permissions {
+        all,
+        named: info.named.into_iter().map(|g| (g.name.clone(), grant(&g))).collect(),
+    }
 }
 
 /// The grant that the mutant gives: no generation fences it.

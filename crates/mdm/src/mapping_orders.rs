@@ -111,7 +111,11 @@ fn client<'a>(state: &'a State, name: &str) -> Result<(SdcId, &'a Sdc), Refused>
 }
 
 /// Returns the mapping to these clients. An empty list means all clients; with `nobody`, none.
-pub(crate) fn wished(state: &State, to: &[control::MapTo], nobody: bool) -> Result<Mapping, Refused> {
+pub(crate) fn wished(
+    state: &State,
+    to: &[control::MapTo],
+    nobody: bool,
+) -> Result<Mapping, Refused> {
     let grant = |m: &control::MapTo| Grant::new(m.access(), 0);
     match to {
         [] if !nobody => Ok(Mapping::everyone(0)),

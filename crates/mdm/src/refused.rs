@@ -1,7 +1,7 @@
 //! Why the order of a person or program is refused, and what to do about it.
 
-use alloc::string::String;
 use crate::mapping::NAMED_HOSTS;
+use alloc::string::String;
 use base::policy::NoPolicy;
 use base::{MAX_VOLUME_BYTES, MIB};
 use thiserror::Error;
@@ -392,7 +392,9 @@ pub enum Refused {
     )]
     NoGateway(String),
     /// The host has no seat.
-    #[error("no SDC serves {host} with `{volume}`: `gabion volume show {volume}` shows the hosts and their SDCs")]
+    #[error(
+        "no SDC serves {host} with `{volume}`: `gabion volume show {volume}` shows the hosts and their SDCs"
+    )]
     NoSeat {
         /// The volume.
         volume: String,

@@ -22,8 +22,8 @@ use base::{DeviceId, DomainId, FaultSetId, GroupId, Limits, PoolId, SdcId, SdsId
 use core::time::Duration;
 use prost::Message;
 use wire::control::{
-    ClientCounts, DeviceStatus, FullStatus, Heartbeat, Intent, MapTo, MapToHost, MovesStatus, ObjectKind,
-    ObjectStatus, SdcStatus, SeatStatus, StatusInfo, VolumeStatus,
+    ClientCounts, DeviceStatus, FullStatus, Heartbeat, Intent, MapTo, MapToHost, MovesStatus,
+    ObjectKind, ObjectStatus, SdcStatus, SeatStatus, StatusInfo, VolumeStatus,
 };
 
 /// Bytes of all counts of clients in one status. Commands take answers of 64 MiB.

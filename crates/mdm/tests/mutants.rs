@@ -14,6 +14,9 @@ mod common;
 #[path = "all/damage.rs"]
 #[allow(dead_code)] // One of its tests is used here.
 mod damage;
+#[path = "all/hosts.rs"]
+#[allow(dead_code)] // One of its tests is used here.
+mod hosts;
 #[path = "all/reserve.rs"]
 #[allow(dead_code)] // One of its tests is used here.
 mod reserve;
@@ -60,6 +63,10 @@ fn every_mutant_is_caught() {
     notices(
         Mutant::MoveUnfenced,
         seats::after_a_recovery_no_seat_is_known_and_each_new_one_is_fenced,
+    );
+    notices(
+        Mutant::KeepSeats,
+        hosts::hosts_that_lose_access_lose_their_seat_behind_a_generation_and_others_keep_theirs,
     );
     notices(Mutant::ErrorsAsZeros, damage::lost_data_is_an_error_or_zeros_as_the_order_says);
     notices(

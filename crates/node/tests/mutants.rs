@@ -82,6 +82,10 @@ fn every_mutant_is_caught() {
             Mutant::RenewUnseated,
             sdc::seats::a_seat_that_left_and_came_back_unseen_is_confirmed_again,
         ),
+        (
+            Mutant::ServeStrangers,
+            sdc::hosts::a_host_that_loses_access_is_cut_off_before_its_commands_get_the_new_generation,
+        ),
     ];
     let mut tested: Vec<Mutant> = tests.iter().map(|(mutant, _)| *mutant).collect();
     tested.dedup();

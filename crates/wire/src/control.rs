@@ -21,8 +21,9 @@ pub use map::{
     ClientInfo, DeviceInfo, GroupInfo, IdRange, Intent, LostRange, MapPage, MdmInfo, VolumeInfo,
 };
 pub use objects::{
-    Access, CreateObject, GrantInfo, HostGrant, HostsInfo, MapRequest, MapTo, MapToHost, MappingInfo, Media, MovePath, ObjectKind,
-    ObjectStatus, PolicyInfo, PoolInfo, RemoveObject, RenameRequest, SetPool, UnmapRequest,
+    Access, CreateObject, GrantInfo, HostGrant, HostsInfo, MapRequest, MapTo, MapToHost,
+    MappingInfo, Media, MovePath, ObjectKind, ObjectStatus, PolicyInfo, PoolInfo, RemoveObject,
+    RenameRequest, SetPool, UnmapRequest,
 };
 pub use orders::{
     AddMdm, AdminError, AdminReply, AdminRequest, AdmitRequest, Ask, CreateVolume, DeleteVolume,

@@ -3,7 +3,9 @@
 
 use base::Policy;
 use serde::Serialize;
-use wire::control::{Access, MapTo, MapToHost, Media, ObjectKind, ObjectStatus, PolicyInfo, StatusInfo};
+use wire::control::{
+    Access, MapTo, MapToHost, Media, ObjectKind, ObjectStatus, PolicyInfo, StatusInfo,
+};
 
 /// A protection domain.
 #[derive(Clone, PartialEq, Debug, Serialize)]

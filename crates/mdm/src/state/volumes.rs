@@ -97,9 +97,9 @@ pub(super) fn map_volume(state: &State, c: &command::MapVolume) -> Result<Edits,
     let (mapping, generation) = old.mapping.replaced(&wish, old.generation);
     let mut volume = Volume { mapping, generation, ..old.clone() };
     // A host that has lost access has no seat any more, so its gateway closes its connections.
-    let since =
-        |mapping: &Mapping, host: &str| mapping.hosts().get(host).map(|grant| grant.since);
-    volume.seats.retain(|host, _| since(&old.mapping, host) == since(&volume.mapping, host));
+    let since = |mapping: &Mapping, host: &str| mapping.hosts().get(host).map(|grant| grant.since);
+    let kept = |host: &str| since(&old.mapping, host) == since(&volume.mapping, host);
+    volume.seats.retain(|host, _| kept(host) || mutant::on(Mutant::KeepSeats));
     let volume = (volume != *old).then_some((id, Some(volume)));
     Ok(Edits { volume, ..Edits::default() })
 }

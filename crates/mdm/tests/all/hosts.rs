@@ -72,7 +72,7 @@ fn seats(s: &State) -> Vec<&str> {
 }
 
 #[test]
-fn hosts_that_lose_access_lose_their_seat_behind_a_generation_and_others_keep_theirs() {
+pub(crate) fn hosts_that_lose_access_lose_their_seat_behind_a_generation_and_others_keep_theirs() {
     let mut s = state();
     seat(&mut s, A, 0, 1);
     seat(&mut s, B, 0, 1);

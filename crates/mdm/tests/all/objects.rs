@@ -380,7 +380,8 @@ fn thick_volumes_reserve_their_space_and_thin_ones_do_not() {
 
 fn map(state: &mut State, volume: &str, to: &[(&str, Access)], only: bool) -> Result<(), Refused> {
     let to = to.iter().map(|(sdc, access)| MapTo { sdc: (*sdc).into(), access: *access as i32 });
-    let ask = control::MapRequest { volume: volume.into(), to: to.collect(), only, hosts: Vec::new() };
+    let ask =
+        control::MapRequest { volume: volume.into(), to: to.collect(), only, hosts: Vec::new() };
     let command = mdm::mapping_orders::map_command(state, &ask)?;
     apply(state, &command);
     Ok(())

@@ -439,12 +439,8 @@ impl Sdc {
     /// ended are refused: unmapping is a fence, even if the volume is mapped again before this
     /// client hears of it.
     fn targets_admit(&mut self, now: Time, out: &mut Effects) {
-        if self.targets.review && !mutant::on(Mutant::KeepPermission) {
-            let over = self.targets.over(&self.map, |old, new| old.since != new.since);
-            if !over.is_empty() {
-                let over = |waiting: &Waiting| over.contains(&waiting.link);
-                self.targets_end(now, over, BlockError::NoSuchVolume, out);
-            }
+        if self.targets.review {
+            self.targets_end_unmapped(now, out);
         }
         for writes in [false, true] {
             while self.client.admits(writes)
@@ -456,6 +452,15 @@ impl Sdc {
                     client.request_of((since, within), origin, request, turn);
                 });
             }
+        }
+    }
+
+    /// Refuses requests that wait under a mapping that has ended.
+    fn targets_end_unmapped(&mut self, now: Time, out: &mut Effects) {
+        let over = self.targets.over(&self.map, |old, new| old.since != new.since);
+        if !over.is_empty() && !mutant::on(Mutant::KeepPermission) {
+            let over = |waiting: &Waiting| over.contains(&waiting.link);
+            self.targets_end(now, over, BlockError::NoSuchVolume, out);
         }
     }
 
@@ -544,8 +549,9 @@ impl Sdc {
 
     /// Closes the connections whose client may no longer use the volume, or has another permission
     /// now. A client that connects again learns its new permission. Requests that must be refused
-    /// were answered before. An iSCSI host is told instead, where the protocol allows that.
+    /// are answered first. An iSCSI host is told instead, where the protocol allows that.
     pub(super) fn targets_review(&mut self, now: Time, out: &mut Effects) {
+        self.targets_end_unmapped(now, out); // also those that wait for a seat
         for link in self.targets.over(&self.map, |old, new| !new.continues(old)) {
             if self.targets.iscsi_regrant(link, &self.map) {
                 self.mdm.heartbeat_soon(now);

@@ -175,7 +175,11 @@ mod tests {
             name: "n".repeat(31),
             size: u64::MAX,
             slots: (0..512).map(|slot| (1 << 20) + slot).collect(),
-            mapping: Some(MappingInfo { all: None, sdcs: (0..clients).map(grant).collect(), hosts: None }),
+            mapping: Some(MappingInfo {
+                all: None,
+                sdcs: (0..clients).map(grant).collect(),
+                hosts: None,
+            }),
             reservations: (id == 21).then(|| ReservationInfo {
                 generation: u32::MAX,
                 kind: 6,

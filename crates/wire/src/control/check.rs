@@ -1,7 +1,9 @@
 //! Checks that messages have no value that this build does not know.
 
 use super::{Access, Ask, DeviceInfo, DeviceKind, GroupInfo, Intent, MapPage, MappingInfo, Media};
-use super::{MapTo, MapToHost, ObjectKind, Report, ReservationInfo, UnknownValue, VolumeInfo, known};
+use super::{
+    MapTo, MapToHost, ObjectKind, Report, ReservationInfo, UnknownValue, VolumeInfo, known,
+};
 use base::level;
 
 impl MappingInfo {

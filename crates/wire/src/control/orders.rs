@@ -1,9 +1,9 @@
 //! Requests of people and programs to the cluster, and the answers.
 
 use super::{
-    AcceptLoss, BackupRequest, CreateObject, DamageRequest, MapRequest, MapTo, MapToHost, MovePath, RecoverMdm,
-    RemoveObject, RenameRequest, SetLevelRequest, SetPool, StatusInfo, UnmapRequest, VolumeDamage,
-    VolumeStatus,
+    AcceptLoss, BackupRequest, CreateObject, DamageRequest, MapRequest, MapTo, MapToHost, MovePath,
+    RecoverMdm, RemoveObject, RenameRequest, SetLevelRequest, SetPool, StatusInfo, UnmapRequest,
+    VolumeDamage, VolumeStatus,
 };
 use alloc::string::String;
 use alloc::vec::Vec;

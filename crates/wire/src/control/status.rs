@@ -1,7 +1,8 @@
 //! The state of the cluster as an MDM reports it: the answer to a status request.
 
 use super::{
-    BuildInfo, ClientCounts, DeviceInfo, Heartbeat, MapTo, MapToHost, MdmInfo, ObjectStatus, RecoveryStatus,
+    BuildInfo, ClientCounts, DeviceInfo, Heartbeat, MapTo, MapToHost, MdmInfo, ObjectStatus,
+    RecoveryStatus,
 };
 use alloc::string::String;
 use alloc::vec::Vec;

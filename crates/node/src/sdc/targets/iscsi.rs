@@ -15,6 +15,7 @@ use alloc::vec::Vec;
 use base::time::Duration;
 use base::{Limits, LinkId, Map, Time, VolumeId};
 use core::net::SocketAddr;
+use mdm::mapping::Grant;
 use mirror::client::Client;
 use seam::{BlockError, Buf, BufPool, Effects};
 use target::Cleared;
@@ -195,14 +196,13 @@ pub(super) struct View<'a> {
     pub(super) at: Option<SocketAddr>,
 }
 
-/// Returns the properties of a volume for this host, if it is mapped to this client and the host.
+/// Returns the properties of a volume for a host that has this grant.
 fn unit(
     map: &MapView,
     (limits, format, number): (&Limits, Format, u8),
-    (id, volume): (VolumeId, &Volume),
+    (id, volume, grant): (VolumeId, &Volume, Grant),
     (host, seats): (&str, &Seats),
-) -> Option<Unit> {
-    let grant = map.host_grant(volume, host)?;
+) -> Unit {
     let path = match seats.is_standby(map, (id, volume), host) {
         true => Path::Standby,
         false => Path::Optimized,
@@ -212,7 +212,7 @@ fn unit(
         port: ident::port(gateway.number),
         path: if seat == Some(gateway.sdc) { Path::Optimized } else { Path::Standby },
     };
-    Some(Unit {
+    Unit {
         cluster: map.cluster,
         volume: id,
         size: volume.size,
@@ -224,7 +224,7 @@ fn unit(
         path,
         others: map.others_of(volume).map(other).collect(),
         asks: true,
-    })
+    }
 }
 
 impl Targets for View<'_> {
@@ -236,7 +236,9 @@ impl Targets for View<'_> {
         let (cluster, id) = ident::ids_of_iqn(AUTHORITY, name)?;
         let volume = self.map.volumes.get(&id).filter(|_| cluster == self.map.cluster)?;
         let of = (self.limits, self.format, self.number);
-        let unit = unit(self.map, of, (id, volume), (initiator, self.seats))?;
+        let own = self.map.my_grant(volume)?;
+        let grant = self.map.host_grant(volume, initiator).unwrap_or(own); // `admits` refuses it
+        let unit = unit(self.map, of, (id, volume, grant), (initiator, self.seats));
         Some(Target { unit, alias: volume.name.clone() })
     }
 
@@ -260,8 +262,10 @@ impl Targets for View<'_> {
         }
     }
 
-    fn admits(&self, _: &str, _: &str) -> bool {
-        true
+    fn admits(&self, initiator: &str, name: &str) -> bool {
+        let ids = ident::ids_of_iqn(AUTHORITY, name);
+        let volume = ids.and_then(|(_, id)| self.map.volumes.get(&id));
+        volume.is_some_and(|volume| self.map.host_grant(volume, initiator).is_some())
     }
 
     fn credentials(
@@ -443,8 +447,9 @@ impl Sessions {
             let Some(nexus) = iscsi.session.nexus() else { continue };
             let Some(id) = nexus.volume else { continue };
             let Some(volume) = map.volumes.get(&id) else { continue };
-            if let Some(unit) = unit(map, of, (id, volume), (&nexus.initiator, &self.seats)) {
-                iscsi.session.changed(unit);
+            if let Some(grant) = map.host_grant(volume, &nexus.initiator) {
+                let host = (&nexus.initiator[..], &self.seats);
+                iscsi.session.changed(unit(map, of, (id, volume, grant), host));
             }
         }
     }

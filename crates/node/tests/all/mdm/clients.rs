@@ -87,7 +87,11 @@ fn an_unmapping_is_answered_when_all_primaries_know_of_it() {
     // A device that does not confirm is named after a while.
     b.order(
         admin,
-        Ask::Map(MapRequest { volume: "v".into(), to: vec![MapTo::default()], ..Default::default() }),
+        Ask::Map(MapRequest {
+            volume: "v".into(),
+            to: vec![MapTo::default()],
+            ..Default::default()
+        }),
     );
     b.pass(6000, &[one, two]);
     let reply: AdminReply = b.take(admin, Kind::AdminReply).pop().unwrap();
@@ -127,7 +131,11 @@ pub(crate) fn what_a_newer_process_confirms_does_not_count_for_the_older_one() {
     // From now on only this process serves.
     b.order(
         admin,
-        Ask::Map(MapRequest { volume: "v".into(), to: vec![MapTo::default()], ..Default::default() }),
+        Ask::Map(MapRequest {
+            volume: "v".into(),
+            to: vec![MapTo::default()],
+            ..Default::default()
+        }),
     );
     b.order(admin, unmap());
     b.pull(one, b.mdm.state().version, true);

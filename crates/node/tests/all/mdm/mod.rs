@@ -4,6 +4,7 @@
 pub(crate) mod clients;
 pub(crate) mod contacts;
 mod copies;
+mod hosts;
 mod malformed;
 mod members;
 mod recovery;

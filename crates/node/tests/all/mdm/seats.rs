@@ -3,11 +3,11 @@
 use super::*;
 use base::{SdcId, VolumeId};
 
-const HOST: &str = "iqn.2026-11.a:b";
-const V: VolumeId = VolumeId(1);
+pub(super) const HOST: &str = "iqn.2026-11.a:b";
+pub(super) const V: VolumeId = VolumeId(1);
 
 /// A gateway with this name, and its link.
-struct Gateway {
+pub(super) struct Gateway {
     name: &'static str,
     link: LinkId,
 }
@@ -22,7 +22,7 @@ impl Gateway {
     }
 
     /// Tells which hosts can use the volume here.
-    fn tell(&self, b: &mut Bench, hosts: &[&str]) {
+    pub(super) fn tell(&self, b: &mut Bench, hosts: &[&str]) {
         let wish = |host: &&str| SeatWish { volume: V.0, host: (*host).into(), moves: false };
         let sessions = hosts.iter().map(wish).collect();
         let hosts = Some(HostNames { sessions, ..HostNames::default() });
@@ -68,16 +68,16 @@ impl Gateway {
         Some(volume.seats.into_iter().map(|seat| (seat.host, seat.sdc, seat.since)).collect())
     }
 
-    fn id(&self, b: &Bench) -> u32 {
+    pub(super) fn id(&self, b: &Bench) -> u32 {
         b.mdm.state().sdc_named(self.name).unwrap().0.0
     }
 }
 
 /// Two servers that have the newest map, and two gateways that are connected to the host.
-struct Cluster {
-    b: Bench,
+pub(super) struct Cluster {
+    pub(super) b: Bench,
     servers: [LinkId; 2],
-    g: [Gateway; 2],
+    pub(super) g: [Gateway; 2],
 }
 
 impl Cluster {
@@ -95,34 +95,34 @@ impl Cluster {
     }
 
     /// Both servers get the newest map.
-    fn confirm(&mut self) {
+    pub(super) fn confirm(&mut self) {
         for link in self.servers {
             self.b.pull(link, self.b.mdm.state().version, true);
         }
     }
 
     /// Lets time pass, in which the servers and these gateways send heartbeats.
-    fn pass(&mut self, ms: u64, alive: &[usize]) {
+    pub(super) fn pass(&mut self, ms: u64, alive: &[usize]) {
         let mut links = self.servers.to_vec();
         links.extend(alive.iter().map(|g| self.g[*g].link));
         self.b.pass(ms, &links);
     }
 
-    fn ask(&mut self, g: usize, number: u64) {
+    pub(super) fn ask(&mut self, g: usize, number: u64) {
         self.g[g].ask(&mut self.b, number, &[(V.0, HOST)]);
     }
 
-    fn answer(&mut self, g: usize) -> Option<(u64, Vec<u32>)> {
+    pub(super) fn answer(&mut self, g: usize) -> Option<(u64, Vec<u32>)> {
         self.g[g].answer(&mut self.b)
     }
 
     /// The client that has the seat, and the generation at which it got it.
-    fn seat(&self) -> Option<(SdcId, u32)> {
+    pub(super) fn seat(&self) -> Option<(SdcId, u32)> {
         self.b.mdm.state().volumes[&V].seats.get(HOST).map(|seat| (seat.sdc, seat.since))
     }
 
     /// The first gateway has the seat, and it is confirmed.
-    fn seated() -> Cluster {
+    pub(super) fn seated() -> Cluster {
         let mut c = Cluster::new();
         c.ask(0, 1);
         c.confirm();
