@@ -33,6 +33,7 @@ mod objects;
 mod operator;
 mod outage;
 mod output;
+mod paths;
 mod power;
 mod rogue;
 mod scale;
