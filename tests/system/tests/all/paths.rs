@@ -4,6 +4,8 @@
 use anyhow::{Context, Result, ensure};
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::thread;
+use std::time::{Duration, Instant};
 use system::{Cluster, Extra, Options, case, free_port, secs, shell, wait};
 
 const HOST: &str = "iqn.2026-11.test:host";
@@ -101,10 +103,20 @@ impl Session {
     }
 }
 
+/// Writes until the volume has taken a write. Returns the time that it took.
+fn pause(by: &mut Session, byte: u8) -> Result<Duration> {
+    let begun = Instant::now();
+    while by.write(byte)? != GOOD {
+        ensure!(begun.elapsed() < secs(30), "no other path is served after 30 s");
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ok(begun.elapsed())
+}
+
 /// A cluster with a volume and two gateways.
 struct Gateways {
     cluster: Cluster,
-    _second: Extra,
+    second: Extra,
     /// Their portals.
     at: [String; 2],
     target: String,
@@ -121,7 +133,7 @@ impl Gateways {
         let (second, _) = Extra::sdc_with(&cluster, "second", &iscsi)?;
         let target = cluster.status()?["volumes"][0]["iscsi_target"].as_str().map(str::to_owned);
         let target = target.context("its target")?;
-        Ok(Gateways { cluster, _second: second, at, target })
+        Ok(Gateways { cluster, second, at, target })
     }
 
     fn log_in(&self, gateway: usize, host: &str) -> Result<Session> {
@@ -206,6 +218,33 @@ fn an_order_moves_a_host_to_a_gateway_to_which_it_is_connected() {
         ensure!(unknown.code == 1 && unknown.stderr.contains("no SDC serves"), "{unknown:?}");
         c.volume(&format!("move-path vol1 --to {from} --host {HOST}"))?;
         ensure!(first.write(5)? == GOOD, "it is back");
+        Ok(())
+    });
+}
+
+/// `-- --nocapture` shows the pauses. docs/design/0012-seats.md has figures of them.
+#[test]
+fn a_host_goes_on_by_its_other_path_when_a_gateway_hangs_or_is_killed() {
+    case(|| {
+        let mut c = Gateways::start()?;
+        let (mut second, mut first) = (c.log_in(1, HOST)?, c.log_in(0, HOST)?);
+        ensure!(second.write(1)? == GOOD && c.seat(HOST)?.as_deref() == Some("second"), "it serves");
+        ensure!(first.write(2)? == CHECK_CONDITION, "the other path is in standby");
+        c.second.freeze()?;
+        let hung = pause(&mut first, 3)?;
+        c.second.thaw()?;
+        ensure!(second.is_closed(), "the gateway that hung has ended the session");
+        let mut second = c.log_in(1, HOST)?;
+        wait("the MDM knows of the second path", secs(10), || {
+            let moved = c.cluster.say("volume move-path vol1 --to second")?;
+            Ok((moved.code == 0).then_some(()))
+        })?;
+        ensure!(second.write(4)? == GOOD, "it serves again");
+        let mut first = c.log_in(0, HOST)?;
+        ensure!(first.write(5)? == CHECK_CONDITION, "the other path is in standby again");
+        c.second.kill()?;
+        let killed = pause(&mut first, 6)?;
+        println!("pause when a gateway hangs: {hung:?}, and when it is killed: {killed:?}");
         Ok(())
     });
 }
