@@ -320,6 +320,7 @@ pub(crate) enum ReadAs {
 }
 
 /// Runs `gabion volume`.
+// Long: one match over all subcommands.
 pub(crate) fn run(target: &Target, command: &VolumeCommand) -> Result<Exit> {
     match command {
         VolumeCommand::Create { name, size, kind, map, unmapped, hosts, answer } => {

@@ -504,6 +504,7 @@ pub enum Refused {
 
 impl Refused {
     /// Returns the code of the refusal, for programs.
+    // Long: one match over all refusals.
     pub fn code(&self) -> AdminError {
         match self {
             Refused::Name(_) | Refused::Empty | Refused::TooBig(_) | Refused::Shrink { .. } => {

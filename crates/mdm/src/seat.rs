@@ -47,7 +47,7 @@ pub fn is_host_name(name: &str) -> bool {
     (1..=HOST_NAME).contains(&name.len())
 }
 
-/// Returns true if this is the name of an iSCSI initiator or an NVMe host, as far as its form tells.
+/// Returns true if this has the form of a name of an iSCSI initiator or an NVMe host.
 pub(crate) fn is_iscsi_or_nvme_name(name: &str) -> bool {
     let known = ["iqn.", "eui.", "naa.", "nqn."].iter().any(|kind| name.starts_with(kind));
     known && is_host_name(name) && name.chars().all(|c| !c.is_control() && !c.is_whitespace())

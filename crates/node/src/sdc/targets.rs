@@ -440,7 +440,7 @@ impl Sdc {
     /// client hears of it.
     fn targets_admit(&mut self, now: Time, out: &mut Effects) {
         if self.targets.review {
-            self.targets_end_unmapped(now, out);
+            end_unmapped(self, now, out);
         }
         for writes in [false, true] {
             while self.client.admits(writes)
@@ -452,15 +452,6 @@ impl Sdc {
                     client.request_of((since, within), origin, request, turn);
                 });
             }
-        }
-    }
-
-    /// Refuses requests that wait under a mapping that has ended.
-    fn targets_end_unmapped(&mut self, now: Time, out: &mut Effects) {
-        let over = self.targets.over(&self.map, |old, new| old.since != new.since);
-        if !over.is_empty() && !mutant::on(Mutant::KeepPermission) {
-            let over = |waiting: &Waiting| over.contains(&waiting.link);
-            self.targets_end(now, over, BlockError::NoSuchVolume, out);
         }
     }
 
@@ -551,7 +542,7 @@ impl Sdc {
     /// now. A client that connects again learns its new permission. Requests that must be refused
     /// are answered first. An iSCSI host is told instead, where the protocol allows that.
     pub(super) fn targets_review(&mut self, now: Time, out: &mut Effects) {
-        self.targets_end_unmapped(now, out); // also those that wait for a seat
+        end_unmapped(self, now, out); // also those that wait for a seat
         for link in self.targets.over(&self.map, |old, new| !new.continues(old)) {
             if self.targets.iscsi_regrant(link, &self.map) {
                 self.mdm.heartbeat_soon(now);
@@ -662,6 +653,15 @@ impl Sdc {
             }
         }
         self.targets.spare = actions;
+    }
+}
+
+/// Refuses requests that wait under a mapping that has ended.
+fn end_unmapped(sdc: &mut Sdc, now: Time, out: &mut Effects) {
+    let over = sdc.targets.over(&sdc.map, |old, new| old.since != new.since);
+    if !over.is_empty() && !mutant::on(Mutant::KeepPermission) {
+        let over = |waiting: &Waiting| over.contains(&waiting.link);
+        sdc.targets_end(now, over, BlockError::NoSuchVolume, out);
     }
 }
 

@@ -113,8 +113,8 @@ pub struct MapRequest {
     pub hosts: Vec<MapToHost>,
 }
 
-/// Orders that these clients or hosts may no longer use the volume. Answered when none of their I/O can be
-/// executed any more.
+/// Orders that these clients or hosts may no longer use the volume. Answered when none of their I/O
+/// can be executed any more.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct UnmapRequest {
     /// The volume.
