@@ -8,6 +8,7 @@ mod counts;
 mod objects;
 mod recovery;
 mod refused_servers;
+mod reservations;
 mod servers;
 mod summary;
 mod volumes;
@@ -19,6 +20,7 @@ pub use objects::{Domain, FaultSet, Mapped, MappedHost, Pool, mapped, mapped_hos
 use objects::{domain, fault_set, of_kind, pool};
 pub use recovery::Recovery;
 pub use refused_servers::RefusedServer;
+pub use reservations::{Registrant, Reservations};
 use serde::Serialize;
 use servers::servers;
 pub use servers::{Device, Sds};
@@ -453,7 +455,8 @@ mod tests {
     use super::*;
     use wire::control::{
         ClientCounts, DeviceInfo, DeviceStatus, Heartbeat, IoCounts, MapTo, MapToHost, MdmInfo,
-        ObjectStatus, PathCounts, SdcStatus, TimeCounts, VolumeCounts, VolumeStatus,
+        ObjectStatus, PathCounts, ReservationInfo, SdcStatus, TimeCounts, VolumeCounts,
+        VolumeStatus,
     };
 
     fn counts() -> ClientCounts {
@@ -502,6 +505,10 @@ mod tests {
                 mapped: vec![MapTo::default()],
                 hosts: vec![MapToHost::default()],
                 seats: vec![Default::default()],
+                reservations: Some(ReservationInfo {
+                    registrants: vec![Default::default()],
+                    ..Default::default()
+                }),
                 ..Default::default()
             }],
             sdcs: vec![SdcStatus {
@@ -715,6 +722,12 @@ mod tests {
             "/volumes/0/mapped_hosts/0/host",
             "/volumes/0/mapped_hosts/0/all",
             "/volumes/0/mapped_hosts/0/access",
+            "/volumes/0/reservations/kind",
+            "/volumes/0/reservations/generation",
+            "/volumes/0/reservations/registrants/0/host",
+            "/volumes/0/reservations/registrants/0/isid",
+            "/volumes/0/reservations/registrants/0/key",
+            "/volumes/0/reservations/registrants/0/holds",
             "/volumes/0/seats/0/host",
             "/volumes/0/seats/0/gateway",
             "/moves/groups",

@@ -18,6 +18,7 @@ mod down;
 mod inspect;
 mod mdm;
 mod objects;
+mod reservations;
 mod runopts;
 mod sdc;
 mod sds;

@@ -1,7 +1,8 @@
-//! `gabion volume create|list|show|resize|map|unmap|rename|delete`.
+//! `gabion volume create|list|show|resize|map|unmap|move-path|reservations|rename|delete`.
 
 use crate::damage;
 use crate::decision::Question;
+use crate::reservations;
 use crate::show::{self, Answer, Object};
 use crate::status;
 use admin::exit::Exit;
@@ -143,6 +144,27 @@ Examples:
         host: Vec<String>,
         #[command(flatten)]
         answer: Answer,
+    },
+    /// Show which hosts are registered with a volume (persistent reservations), or end that
+    #[command(after_help = "\
+A host that is registered can shut others out, and stays registered when it is gone. Other hosts \
+then get reservation conflicts. Cluster software clears them itself; --clear does it if that is gone.
+
+Examples:
+  gabion volume reservations db1
+  gabion volume reservations db1 --clear")]
+    Reservations {
+        /// Its name
+        name: String,
+        /// Print JSON, as `volumes[].reservations` in docs/reference/status.md
+        #[arg(long, conflicts_with = "clear")]
+        json: bool,
+        /// End the reservation and all registrations
+        #[arg(long)]
+        clear: bool,
+        /// With --clear: don't ask
+        #[arg(long, requires = "clear")]
+        yes: bool,
     },
     /// Rename a volume; clients that have it attached keep it
     #[command(after_help = "Example:\n  gabion volume rename db1 db1-old")]
@@ -378,6 +400,10 @@ pub(crate) fn run(target: &Target, command: &VolumeCommand) -> Result<Exit> {
                 target.connect()?.map_volume(Ask::MovePath(MovePath { volume, hosts, to }))?;
             answer.print(target, Object::Volume(name), &paths(&moved))?;
         }
+        VolumeCommand::Reservations { name, clear: true, yes, .. } => {
+            reservations::clear(target, name, *yes)?;
+        }
+        VolumeCommand::Reservations { name, json, .. } => reservations::show(target, name, *json)?,
         VolumeCommand::Rename { name, to, answer } => {
             target.connect()?.rename(ObjectKind::Volume, name, to)?;
             let text = format!("Volume {name} is called {to} now.");

@@ -9,7 +9,9 @@
 
 mod objects;
 
-pub use objects::{DropObject, MapVolume, PutObject, Rename, Reserve, Seat, SeatChange};
+pub use objects::{
+    ClearReservations, DropObject, MapVolume, PutObject, Rename, Reserve, Seat, SeatChange,
+};
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -87,6 +89,9 @@ pub enum Command {
     /// Gives seats of hosts to gateways, moves them or ends them.
     #[prost(message, tag = "55")]
     Seat(Seat),
+    /// Ends the reservation of a volume and all registrations.
+    #[prost(message, tag = "56")]
+    ClearReservations(ClearReservations),
     /// Several devices of one server are lost.
     #[prost(message, tag = "60")]
     DevicesDown(DevicesDown),
@@ -526,7 +531,7 @@ pub struct SetLevel {
 struct Record {
     #[prost(
         oneof = "Command",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 31, 40, 41, 50, 51, 52, 53, 54, 55, 60, 80, 81, \
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 31, 40, 41, 50, 51, 52, 53, 54, 55, 56, 60, 80, 81, \
                 90"
     )]
     command: Option<Command>,

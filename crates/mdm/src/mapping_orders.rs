@@ -1,4 +1,4 @@
-//! Turns orders about the mapping of a volume, and about the gateways of its hosts, into commands.
+//! Turns orders about the mapping of a volume, and about its hosts, into commands.
 
 use crate::command::{self, Command};
 use crate::controller::find;
@@ -124,6 +124,18 @@ pub(crate) fn wished(
             let named = to.iter().map(|m| Ok((client(state, &m.sdc)?.0, grant(m))));
             Ok(Mapping::only(named.collect::<Result<_, Refused>>()?))
         }
+    }
+}
+
+/// Returns the command that ends the reservation of a volume and all registrations.
+pub fn clear_reservations_command(
+    state: &State,
+    m: &control::ClearReservations,
+) -> Result<Command, Refused> {
+    let (id, volume) = find(state, &m.volume)?;
+    match volume.reservations.registrants.is_empty() {
+        true => Err(Refused::NoReservations(m.volume.clone())),
+        false => Ok(Command::ClearReservations(command::ClearReservations { volume: id.0 })),
     }
 }
 

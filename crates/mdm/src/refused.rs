@@ -391,6 +391,9 @@ pub enum Refused {
         "the SDC `{0}` is no gateway: it has no iSCSI or NVMe/TCP address (`gabion sdc list` shows those that have)"
     )]
     NoGateway(String),
+    /// No host is registered.
+    #[error("no host is registered with `{0}`, so there is no reservation either")]
+    NoReservations(String),
     /// The host has no seat.
     #[error(
         "no SDC serves {host} with `{volume}`: `gabion volume show {volume}` shows the hosts and their SDCs"
@@ -543,6 +546,7 @@ impl Refused {
             | Refused::NotMapped { .. }
             | Refused::HostNotMapped { .. }
             | Refused::NoSeat { .. } => AdminError::NotFound,
+            Refused::NoReservations(_) => AdminError::Already,
             Refused::NotEmpty { .. }
             | Refused::LastObject(..)
             | Refused::StillMapped { .. }

@@ -12,6 +12,7 @@ use crate::group::Group;
 use crate::mapping::Grant;
 use crate::observed::{Observed, Seen};
 use crate::publish::device_info;
+use crate::reserve::table_info;
 use crate::seat::Seat;
 use crate::slowness::delays;
 use crate::state::{Device, State, Volume};
@@ -225,6 +226,7 @@ pub fn volume(
         mapped,
         hosts,
         seats: v.seats.iter().map(seat).collect(),
+        reservations: table_info(&v.reservations),
     }
 }
 

@@ -32,8 +32,8 @@ pub use orders::{
 };
 pub use recovery::{BackupRequest, GroupReport, RecoverMdm, RecoveryStatus, Report, StoreInfo};
 pub use reserve::{
-    HostInfo, RegistrantInfo, ReservationInfo, ReservationKind, Reserve, ReserveAction,
-    ReserveChange, ReserveOutcome, Reserved,
+    ClearReservations, HostInfo, RegistrantInfo, ReservationInfo, ReservationKind, Reserve,
+    ReserveAction, ReserveChange, ReserveOutcome, Reserved,
 };
 pub use seats::{
     GatewayInfo, HostNames, SEATS_PER_MESSAGE, SeatInfo, SeatWish, SeatsTaken, TakeSeats,

@@ -2,6 +2,7 @@
 
 use super::counts::{Client, Io, Path, of_volume};
 use super::objects::{Mapped, MappedHost, mapped, mapped_host};
+use super::reservations::Reservations;
 use super::{Groups, Sdc, State, UpDown};
 use base::{ClusterId, VolumeId};
 use serde::Serialize;
@@ -43,6 +44,8 @@ pub struct Volume {
     pub mapped_hosts: Vec<MappedHost>,
     /// The gateways of its hosts. Only this gateway serves the host.
     pub seats: Vec<Seat>,
+    /// Hosts that are registered, and the reservation; `None` if no host is.
+    pub reservations: Option<Reservations>,
     /// Requests to it, over all data clients that are up.
     pub io: Io,
     /// The same by data client.
@@ -104,6 +107,7 @@ pub(super) fn volume(v: &VolumeStatus, info: &StatusInfo, sdc: &[Sdc]) -> Volume
         mapped,
         mapped_hosts: v.hosts.iter().map(mapped_host).collect(),
         seats: v.seats.iter().map(Seat::of).collect(),
+        reservations: v.reservations.as_ref().and_then(Reservations::of),
         io: Io::sum(clients.iter().map(|client| &client.io)),
         clients,
         paths,

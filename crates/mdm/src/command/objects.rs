@@ -44,6 +44,14 @@ pub struct Reserve {
     pub notes_losses: bool,
 }
 
+/// See [`super::Command::ClearReservations`].
+#[derive(Clone, PartialEq, Message)]
+pub struct ClearReservations {
+    /// The volume.
+    #[prost(uint32, tag = "1")]
+    pub volume: u32,
+}
+
 /// See [`super::Command::Seat`].
 #[derive(Clone, PartialEq, Message)]
 pub struct Seat {

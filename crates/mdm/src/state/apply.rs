@@ -78,6 +78,7 @@ impl State {
             }
             Command::MapVolume(c) => volumes::map_volume(self, c),
             Command::Reserve(c) => volumes::reserve(self, c),
+            Command::ClearReservations(c) => volumes::clear_reservations(self, c),
             Command::Seat(c) => Ok(seats::seat(self, c)),
             Command::Rename(c) => naming::rename(self, c),
             Command::PutObject(c) => naming::put_object(self, c),

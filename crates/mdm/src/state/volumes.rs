@@ -153,6 +153,19 @@ pub(super) fn reserve(state: &State, c: &command::Reserve) -> Result<Edits, Refu
     Ok(Edits { volume: Some((id, Some(volume))), ..Edits::default() })
 }
 
+/// Ends the reservation and all registrations. Nobody loses access by that.
+pub(super) fn clear_reservations(
+    state: &State,
+    c: &command::ClearReservations,
+) -> Result<Edits, Refused> {
+    let id = VolumeId(c.volume);
+    let old = state.volumes.get(&id).ok_or_else(|| Refused::NotFound(format!("{id}")))?;
+    let mut volume = old.clone();
+    volume.reservations.clear();
+    let volume = (!old.reservations.registrants.is_empty()).then_some((id, Some(volume)));
+    Ok(Edits { volume, ..Edits::default() })
+}
+
 pub(super) fn delete_volume(state: &State, c: &command::DeleteVolume) -> Result<Edits, Refused> {
     let id = VolumeId(c.volume);
     let old = state.volumes.get(&id).ok_or_else(|| Refused::NotFound(format!("{id}")))?;

@@ -4,7 +4,8 @@
 //! the state after it. `snapshot.txt` is the last state. `recovery.txt` is the same for an MDM that
 //! recovers: the state with which it begins, and then its entries. `reservations.txt` is a log with
 //! reservations, and the state at its end; `since.txt` is the same of builds that record who has
-//! lost the right to write. `seats.txt` is a log with gateways and seats. `disk.txt` is a log on a
+//! lost the right to write. `seats.txt` is a log with gateways and seats, and `hosts.txt` one with
+//! hosts by name. `disk.txt` is a log on a
 //! disk: the pages that are not zero, each with its offset and without the zeros at its end.
 //!
 //! If a sum differs, `apply` has changed for an existing command, which must never happen. The
@@ -29,8 +30,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use wire::control::DeviceKind::{Durable, Ram};
 use wire::control::{
-    AcceptedLoss, GrantInfo, GroupInfo, HostInfo, Intent, LostRange, MappingInfo, MdmInfo,
-    ObjectKind, ReservationKind, ReserveAction, ReserveChange, VolumeInfo,
+    AcceptedLoss, GrantInfo, GroupInfo, HostGrant, HostInfo, HostsInfo, Intent, LostRange,
+    MappingInfo, MdmInfo, ObjectKind, ReservationKind, ReserveAction, ReserveChange, VolumeInfo,
 };
 
 const LIMIT: u64 = 1 << 20;
@@ -138,6 +139,27 @@ fn seats() -> Vec<Vec<Command>> {
         vec![seat("iqn.2026-11.a:b", 0, 1), seat("nqn.2026-11.a:c", 0, 2)],
         vec![seat("iqn.2026-11.a:b", 1, 2), seat("nqn.2026-11.a:c", 2, 0)],
     ]
+}
+
+/// A history with hosts by name, and with reservations that an operator ends. It has a file of its
+/// own, because it was written later.
+fn hosts() -> Vec<Vec<Command>> {
+    let grant = |name: &str, access| HostGrant { name: name.into(), access, since: 0 };
+    let map = |all: Option<HostGrant>, named: Vec<HostGrant>| {
+        let all_sdcs = Some(GrantInfo::default());
+        let hosts = Some(HostsInfo { all, named });
+        let mapping = Some(MappingInfo { all: all_sdcs, sdcs: vec![], hosts });
+        Command::MapVolume(MapVolume { volume: 1, mapping })
+    };
+    let [a, b] = ["iqn.2026-11.a:b", "nqn.2026-11.a:c"];
+    let mut all = seats()[..5].to_vec();
+    let mut reserved = reservations(true);
+    all.push(vec![map(None, vec![grant(a, 0), grant(b, 1)])]);
+    all.push(vec![map(None, vec![grant(b, 0)])]);
+    all.push(reserved.swap_remove(3)); // by the client of the same number and incarnation
+    all.push(vec![Command::ClearReservations(ClearReservations { volume: 1 })]);
+    all.push(vec![map(Some(grant("", 0)), vec![])]);
+    all
 }
 
 /// A history with reservations. It has files of its own, because it was written later.
@@ -343,6 +365,7 @@ fn files() -> BTreeMap<&'static str, String> {
         text
     };
     [
+        ("hosts.txt", whole(hosts())),
         ("log.txt", log),
         ("reservations.txt", whole(reservations(false))),
         ("seats.txt", whole(seats())),
@@ -382,7 +405,7 @@ fn the_log_of_every_release_leads_to_the_same_states() {
     for release in releases() {
         let mut state = State::new();
         follow(&mut state, &release, &fs::read_to_string(release.join("log.txt")).unwrap());
-        for name in ["reservations.txt", "since.txt", "seats.txt"] {
+        for name in ["reservations.txt", "since.txt", "seats.txt", "hosts.txt"] {
             let reserved = fs::read_to_string(release.join(name)).unwrap();
             let (lines, last) = reserved.trim_end().rsplit_once('\n').unwrap();
             let mut with = State::new();
@@ -419,7 +442,7 @@ fn the_disk_of_every_release_is_read() {
 #[test]
 fn the_histories_have_every_command() {
     let tag = |c: &Command| prost::encoding::decode_key(&mut &c.to_bytes()[..]).unwrap().0;
-    let all = [history(), reservations(true), seats(), recovery().1].concat();
+    let all = [history(), reservations(true), seats(), hosts(), recovery().1].concat();
     let mut tags: Vec<u32> = all.iter().flatten().map(tag).collect();
     tags.sort_unstable();
     tags.dedup();

@@ -3,14 +3,18 @@
 
 use crate::common::*;
 use base::{MapVersion, SdcId, VolumeId};
-use mdm::command::{MapVolume, RegisterSdc, Seat, SeatChange};
+use mdm::command::{MapVolume, RegisterSdc, Reserve, Seat, SeatChange};
 use mdm::mapping::{NAMED_HOSTS, Permissions};
-use mdm::mapping_orders::{map_command, move_path_command, unmap_command};
+use mdm::mapping_orders::{
+    clear_reservations_command, map_command, move_path_command, unmap_command,
+};
 use mdm::{Command, Outcome, Refused, State, controller, status};
 use std::collections::BTreeSet;
 use wire::control::Access::{ReadOnly, ReadWrite};
 use wire::control::DeviceKind::Durable;
-use wire::control::{Access, MapRequest, MapToHost, MovePath, UnmapRequest};
+use wire::control::{
+    Access, HostInfo, MapRequest, MapToHost, MovePath, ReserveAction, ReserveChange, UnmapRequest,
+};
 
 const V: VolumeId = VolumeId(1);
 const A: &str = "iqn.2026-11.test:a";
@@ -160,6 +164,34 @@ fn maps_snapshots_and_the_status_have_the_hosts() {
     let told = status::volume(&s, &BTreeSet::new(), V, &s.volumes[&V]);
     let told: Vec<_> = told.hosts.iter().map(|to| (&to.host[..], to.access())).collect();
     assert_eq!(told, [(A, ReadOnly), (B, ReadWrite)]);
+}
+
+#[test]
+fn an_operator_ends_the_reservation_of_hosts_that_are_gone() {
+    let mut s = state();
+    let clear = wire::control::ClearReservations { volume: "v".into() };
+    let none = clear_reservations_command(&s, &clear).unwrap_err();
+    assert!(none.to_string().contains("no host is registered"), "{none}");
+    let who = HostInfo { name: A.into(), id: vec![1; 6], port: 0 };
+    for (number, action, kind) in [(1, ReserveAction::Register, 0), (2, ReserveAction::Reserve, 3)]
+    {
+        let (key, other) = if number == 1 { (0, 7) } else { (7, 0) };
+        let action = action as i32;
+        let change = ReserveChange { action, key, other, kind, ..ReserveChange::default() };
+        let (volume, sdc, incarnation, who) = (1, 1, 11, who.clone());
+        let c = Reserve { volume, sdc, incarnation, number, who, change, notes_losses: true };
+        assert_eq!(apply(&mut s, &Command::Reserve(c)), Outcome::Changed);
+    }
+    let told = status::volume(&s, &BTreeSet::new(), V, &s.volumes[&V]).reservations.unwrap();
+    assert_eq!((told.kind, told.registrants.len(), told.generation), (3, 1, 1));
+    let generation = s.volumes[&V].generation;
+    let command = clear_reservations_command(&s, &clear).unwrap();
+    assert_eq!(apply(&mut s, &command), Outcome::Changed);
+    s.check().unwrap();
+    let volume = &s.volumes[&V];
+    assert!(volume.reservations.registrants.is_empty() && volume.reservations.reserved.is_none());
+    assert_eq!((volume.reservations.generation, volume.generation), (2, generation));
+    assert_eq!(apply(&mut s, &command), Outcome::Unchanged);
 }
 
 #[test]

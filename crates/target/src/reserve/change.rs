@@ -107,9 +107,8 @@ pub fn step(
         Change::Release { key, kind } => release(table, who, key, kind),
         Change::Clear { key } => {
             registered(table, who, key)?;
-            table.registrants.clear();
-            table.reserved = None;
-            count(table)
+            table.clear();
+            Ok(())
         }
         Change::Preempt { key, victim, kind } => {
             let own = registered(table, who, key)?;
@@ -122,6 +121,15 @@ pub fn step(
 fn registered(table: &Table, who: &Identity, key: u64) -> Result<usize, Refusal> {
     let index = table.find(who).ok_or(Refusal::Conflict)?;
     if table.registrants[index].key == key { Ok(index) } else { Err(Refusal::Conflict) }
+}
+
+impl Table {
+    /// Ends the reservation and all registrations. It takes access from nobody.
+    pub fn clear(&mut self) {
+        self.registrants.clear();
+        self.reserved = None;
+        self.generation = self.generation.wrapping_add(1);
+    }
 }
 
 /// Ends a successful change of registrations.

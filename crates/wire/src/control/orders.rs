@@ -1,9 +1,9 @@
 //! Requests of people and programs to the cluster, and the answers.
 
 use super::{
-    AcceptLoss, BackupRequest, CreateObject, DamageRequest, MapRequest, MapTo, MapToHost, MovePath,
-    RecoverMdm, RemoveObject, RenameRequest, SetLevelRequest, SetPool, StatusInfo, UnmapRequest,
-    VolumeDamage, VolumeStatus,
+    AcceptLoss, BackupRequest, ClearReservations, CreateObject, DamageRequest, MapRequest, MapTo,
+    MapToHost, MovePath, RecoverMdm, RemoveObject, RenameRequest, SetLevelRequest, SetPool,
+    StatusInfo, UnmapRequest, VolumeDamage, VolumeStatus,
 };
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -14,7 +14,8 @@ pub struct AdminRequest {
     /// The query or order.
     #[prost(
         oneof = "Ask",
-        tags = "1, 2, 3, 4, 20, 30, 31, 32, 40, 41, 42, 50, 51, 52, 53, 54, 55, 56, 80, 81, 82, 83, 90"
+        tags = "1, 2, 3, 4, 20, 30, 31, 32, 40, 41, 42, 50, 51, 52, 53, 54, 55, 56, 57, 80, 81, 82, 83, \
+                90"
     )]
     pub ask: Option<Ask>,
     /// The level that the order and its fields need; 0 means 1. A build that does not know a field
@@ -87,6 +88,9 @@ pub enum Ask {
     /// Serve hosts through another gateway.
     #[prost(message, tag = "56")]
     MovePath(MovePath),
+    /// End the reservation of a volume and all registrations.
+    #[prost(message, tag = "57")]
+    ClearReservations(ClearReservations),
     /// Continue without the other MDMs, which are lost; or end the recovery.
     #[prost(message, tag = "80")]
     RecoverMdm(RecoverMdm),

@@ -103,6 +103,14 @@ pub enum ReserveAction {
     ReplaceNvme = 7,
 }
 
+/// Orders that a volume's reservation and all registrations end, because their hosts are gone.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct ClearReservations {
+    /// The volume.
+    #[prost(string, tag = "1")]
+    pub volume: String,
+}
+
 /// A change of reservations.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct ReserveChange {

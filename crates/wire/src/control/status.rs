@@ -2,7 +2,7 @@
 
 use super::{
     BuildInfo, ClientCounts, DeviceInfo, Heartbeat, MapTo, MapToHost, MdmInfo, ObjectStatus,
-    RecoveryStatus,
+    RecoveryStatus, ReservationInfo,
 };
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -276,6 +276,9 @@ pub struct VolumeStatus {
     /// The gateways of its hosts.
     #[prost(message, repeated, tag = "54")]
     pub seats: Vec<SeatStatus>,
+    /// Its reservations; absent: there are none, and nobody was ever registered.
+    #[prost(message, optional, tag = "55")]
+    pub reservations: Option<ReservationInfo>,
 }
 
 /// The gateway that serves a host of a volume.

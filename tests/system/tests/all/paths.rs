@@ -201,7 +201,10 @@ fn an_order_moves_a_host_to_a_gateway_to_which_it_is_connected() {
         ensure!(first.write(1)? == GOOD, "it writes");
         let from = c.seat(HOST)?.context("its gateway")?;
         let refused = c.cluster.say("volume move-path vol1 --to second")?;
-        ensure!(refused.code == 1 && refused.stderr.contains("let it connect there"), "{refused:?}");
+        ensure!(
+            refused.code == 1 && refused.stderr.contains("let it connect there"),
+            "{refused:?}"
+        );
         let mut second = c.log_in(1, HOST)?;
         wait("the MDM knows of the second path", secs(10), || {
             let moved = c.cluster.say("volume move-path vol1 --to second")?;
@@ -228,7 +231,10 @@ fn a_host_goes_on_by_its_other_path_when_a_gateway_hangs_or_is_killed() {
     case(|| {
         let mut c = Gateways::start()?;
         let (mut second, mut first) = (c.log_in(1, HOST)?, c.log_in(0, HOST)?);
-        ensure!(second.write(1)? == GOOD && c.seat(HOST)?.as_deref() == Some("second"), "it serves");
+        ensure!(
+            second.write(1)? == GOOD && c.seat(HOST)?.as_deref() == Some("second"),
+            "it serves"
+        );
         ensure!(first.write(2)? == CHECK_CONDITION, "the other path is in standby");
         c.second.freeze()?;
         let hung = pause(&mut first, 3)?;
@@ -245,6 +251,42 @@ fn a_host_goes_on_by_its_other_path_when_a_gateway_hangs_or_is_killed() {
         c.second.kill()?;
         let killed = pause(&mut first, 6)?;
         println!("pause when a gateway hangs: {hung:?}, and when it is killed: {killed:?}");
+        Ok(())
+    });
+}
+
+/// Sends PERSISTENT RESERVE OUT with this service action and type, and returns the status.
+fn reserve_out(by: &mut Session, action: u8, kind: u8, keys: [u64; 2]) -> Result<u8> {
+    let cdb = [0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0];
+    let mut list = [0; 24];
+    list[..8].copy_from_slice(&keys[0].to_be_bytes());
+    list[8..16].copy_from_slice(&keys[1].to_be_bytes());
+    by.command(&cdb, &list)
+}
+
+#[test]
+fn an_operator_sees_and_ends_the_reservation_of_a_host_that_is_gone() {
+    case(|| {
+        const CONFLICT: u8 = 0x18;
+        let c = Gateways::start()?;
+        let (mut host, mut other) = (c.log_in(0, HOST)?, c.log_in(1, OTHER)?);
+        ensure!(reserve_out(&mut host, 0, 0, [0, 7])? == GOOD, "it registers");
+        ensure!(reserve_out(&mut host, 1, 5, [7, 0])? == GOOD, "it reserves the volume");
+        drop(host);
+        wait("the other host is shut out", secs(10), || {
+            Ok((other.write(1)? == CONFLICT).then_some(()))
+        })?;
+        let shown = c.volume("reservations vol1")?;
+        ensure!(shown.contains("reserved: write-exclusive-registrants-only"), "{shown}");
+        ensure!(shown.contains(HOST) && shown.contains("0x7"), "{shown}");
+        let unasked = c.cluster.say("volume reservations vol1 --clear")?;
+        ensure!(unasked.code == 1 && unasked.stderr.contains("--yes"), "{unasked:?}");
+        c.volume("reservations vol1 --clear --yes")?;
+        wait("the other host may write", secs(10), || Ok((other.write(2)? == GOOD).then_some(())))?;
+        let again = c.cluster.say("volume reservations vol1 --clear --yes")?;
+        ensure!(again.code == 1 && again.stderr.contains("no host is registered"), "{again:?}");
+        let shown = c.volume("reservations vol1")?;
+        ensure!(shown.contains("No host is registered"), "{shown}");
         Ok(())
     });
 }

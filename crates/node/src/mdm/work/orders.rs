@@ -43,6 +43,7 @@ impl Work<'_> {
                     Some(Ask::Map(m)) => &m.volume,
                     Some(Ask::Unmap(m)) => &m.volume,
                     Some(Ask::MovePath(m)) => &m.volume,
+                    Some(Ask::ClearReservations(m)) => &m.volume,
                     Some(Ask::CreateVolume(m)) => &m.name,
                     Some(Ask::ResizeVolume(m)) => &m.name,
                     _ => "",
@@ -104,6 +105,7 @@ impl Work<'_> {
             }
             Some(Ask::Map(m)) => return mapping_orders::map_command(state, m).map(Some),
             Some(Ask::Unmap(m)) => return mapping_orders::unmap_command(state, m).map(Some),
+            Some(Ask::ClearReservations(m)) => mapping_orders::clear_reservations_command(state, m),
             Some(Ask::MovePath(m)) => {
                 let seating = &self.watch.seating;
                 mapping_orders::move_path_command(state, m, |id, volume, sdc, host| {
