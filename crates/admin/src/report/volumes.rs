@@ -10,6 +10,7 @@ use target::ident;
 use wire::control::{SeatStatus, StatusInfo, VolumeStatus};
 
 /// A volume.
+// Large: the fields that `status --json` publishes.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Volume {
     /// Its name.
