@@ -22,6 +22,12 @@ const LOCAL: [u8; 3] = [0x02, 0x47, 0x42];
 /// The longest iSCSI name in bytes (RFC 7143 4.2.7.1).
 pub const ISCSI_NAME_MAX: usize = 223;
 
+/// Returns true if a name of a host can be shown to people: it is not empty, and has no characters
+/// that control a terminal or end a line. No host needs such a name (RFC 3722 6.1).
+pub fn is_printable(name: &str) -> bool {
+    !name.is_empty() && !name.chars().any(char::is_control)
+}
+
 /// Returns the UUID of a volume; with volume 0, that of the cluster. Version 8 (RFC 9562 5.8): the
 /// cluster in custom_a, custom_b and the high four bits of custom_c, the volume in the last 32
 /// bits.

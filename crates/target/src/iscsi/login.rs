@@ -19,7 +19,7 @@ use super::proto::*;
 use super::reply::LoginAnswer;
 use super::targets::{Closed, Nexus, Target, Targets};
 use super::text::{Incoming, Outgoing, pairs};
-use crate::ident::ISCSI_NAME_MAX;
+use crate::ident::{ISCSI_NAME_MAX, is_printable};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
@@ -229,7 +229,7 @@ impl Login {
     /// Reads the initiator's name, the type of the session, and the target.
     fn introduce(&mut self, pairs: &[(&str, &str)], targets: &dyn Targets) -> Result<(), u16> {
         let value = |key| pairs.iter().find(|pair| pair.0 == key).map(|pair| pair.1);
-        let fits = |name: &&str| !name.is_empty() && name.len() <= ISCSI_NAME_MAX;
+        let fits = |name: &&str| is_printable(name) && name.len() <= ISCSI_NAME_MAX;
         let named = |key| value(key).filter(fits).ok_or(status::MISSING_PARAMETER);
         let initiator = named("InitiatorName")?.into();
         let target = match value("SessionType") {
