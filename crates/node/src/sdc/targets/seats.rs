@@ -32,7 +32,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// When another gateway has a seat, the MDM is asked once more after this time.
 const SOON: Duration = Duration::from_millis(500);
 /// The most bytes of names in a heartbeat. Further hosts are not told: a heartbeat that is too long
-/// would cost the link to the MDM.
+/// would cost the link to the MDM. Hosts that are served here come first, because a host that is
+/// not told loses its seat.
 const NAMES: usize = 256 << 10;
 
 /// What this gateway may do for a host of a volume.
@@ -111,6 +112,8 @@ pub(super) struct Seats {
     question: Option<Question>,
     /// The hosts are others than the MDM was told.
     pub(super) untold: bool,
+    /// Some hosts had no room in the last list for the MDM.
+    left_out: bool,
     /// Requests that wait for a seat must be looked at.
     pub(super) review: bool,
 }
@@ -188,6 +191,7 @@ impl Seats {
             }
             Some(seat) if Some(seat.sdc) == map.me && seat.since == since => {
                 self.confirmed.entry(volume).or_default().insert(host, since);
+                self.untold |= self.left_out; // it may be one of those
             }
             Some(seat) if Some(seat.sdc) == map.me => {} // it began anew
             Some(_) => {
@@ -347,20 +351,31 @@ impl Sessions {
             return None;
         }
         let (names, sessions) = self.paths();
+        let confirmed = &self.seats.confirmed;
+        let has_any = |host: &str| confirmed.values().any(|hosts| hosts.contains_key(host));
+        let has_seat = |volume: &VolumeId, host: &str| {
+            confirmed.get(volume).is_some_and(|hosts| hosts.contains_key(host))
+        };
         let mut room = NAMES;
         let mut fits = |name: &str| {
             let bytes = name.len() + 16;
             room = room.saturating_sub(bytes);
             room >= bytes
         };
-        let names = names.into_iter().filter(|name| fits(name)).map(String::from).collect();
-        let sessions = sessions.into_iter().filter(|(_, host)| fits(host));
-        let wish = |(volume, host): (VolumeId, &str)| SeatWish {
-            volume: volume.0,
-            host: host.into(),
-            moves: false,
-        };
-        Some(HostNames { names, sessions: sessions.map(wish).collect() })
+        let mut told = HostNames::default();
+        for served in [true, false] {
+            let some = names.iter().filter(|name| has_any(name) == served && fits(name));
+            told.names.extend(some.map(|name| String::from(*name)));
+            let some = sessions.iter().filter(|(volume, host)| has_seat(volume, host) == served);
+            let wish = |(volume, host): &(VolumeId, &str)| SeatWish {
+                volume: volume.0,
+                host: (*host).into(),
+                moves: false,
+            };
+            told.sessions.extend(some.filter(|(_, host)| fits(host)).map(wish));
+        }
+        self.seats.left_out = told.names.len() + told.sessions.len() < names.len() + sessions.len();
+        Some(told)
     }
 
     /// Records that the MDM has to be told of the hosts.
