@@ -79,7 +79,6 @@ impl Question {
 struct Activating {
     link: LinkId,
     tag: u64,
-    volume: VolumeId,
     since: Time,
 }
 
@@ -101,8 +100,10 @@ pub(super) struct Seats {
     confirmed: BTreeMap<VolumeId, BTreeMap<String, u32>>,
     /// Seats to ask for, and whether the host wants them to move here.
     wanted: BTreeMap<(VolumeId, String), bool>,
-    /// Commands of hosts that want to be served by this gateway.
-    activating: Vec<Activating>,
+    /// Commands of hosts that want to be served by this gateway. One host may have very many.
+    activating: BTreeMap<(VolumeId, String), Vec<Activating>>,
+    /// None of these has come before.
+    activating_from: Option<Time>,
     /// Seats of iSCSI hosts that other gateways have.
     elsewhere: BTreeMap<(VolumeId, String), Elsewhere>,
     /// Seats that the MDM has not given, and that no other gateway has: they are not asked for.
@@ -295,7 +296,7 @@ impl Seats {
     pub(super) fn wake_at(&self, patience: Duration) -> Option<Time> {
         let question = self.question.as_ref().filter(|question| question.is_open());
         let again = question.and_then(|q| q.sent).map(|sent| sent + AGAIN);
-        let late = self.activating.iter().map(|a| a.since + patience).min();
+        let late = self.activating_from.filter(|_| self.waits()).map(|since| since + patience);
         let asks = |of: &(VolumeId, String)| {
             self.wish(of.0, &of.1).is_some() || self.wanted.contains_key(of)
         };
@@ -451,36 +452,53 @@ impl Sessions {
         (link, tag, volume): (LinkId, u64, VolumeId),
         since: Time,
     ) {
-        self.seats.activating.push(Activating { link, tag, volume, since });
-        self.seats.review = true;
         let host = self.host(link).to_owned();
-        self.seats.want(volume, &host, true);
-    }
-
-    /// Returns true while such a command of this host waits.
-    fn is_activating(&self, volume: VolumeId, host: &str) -> bool {
-        let mut all = self.seats.activating.iter();
-        all.any(|a| a.volume == volume && self.host(a.link) == host)
+        let seats = &mut self.seats;
+        // Else there is nothing to look at before the MDM answers, or the map changes.
+        seats.review |= seats.confirmed.get(&volume).is_some_and(|of| of.contains_key(&host));
+        seats.want(volume, &host, true);
+        seats.activating_from = Time::earliest(seats.activating_from, Some(since));
+        let same = seats.activating.entry((volume, host)).or_default();
+        same.push(Activating { link, tag, since });
     }
 
     /// Forgets such commands.
     pub(super) fn seats_forget(&mut self, over: impl Fn(LinkId, u64) -> bool) {
-        self.seats.activating.retain(|a| !over(a.link, a.tag));
+        self.seats.activating.retain(|_, same| {
+            same.retain(|a| !over(a.link, a.tag));
+            !same.is_empty()
+        });
     }
 
-    /// Answers such commands of hosts that are served by now, and those that have waited for too
-    /// long.
-    pub(super) fn seats_activated(&mut self, now: Time, map: &MapView, patience: Duration) {
-        for activating in core::mem::take(&mut self.seats.activating) {
-            let Activating { link, tag, volume, since } = activating;
-            if self.place(map, link, volume) == Place::Seated {
-                self.answer_activated(link, tag);
-            } else if now.since(since) >= patience {
-                self.answer_nobody(link, tag);
-            } else {
-                self.seats.activating.push(activating);
+    /// Answers such commands of hosts that are served by now.
+    fn seats_activated(&mut self, map: &MapView) {
+        let mut all = core::mem::take(&mut self.seats.activating);
+        all.retain(|(volume, host), same| {
+            let seated = self.seats.place(map, (host, true), *volume) == Place::Seated;
+            for Activating { link, tag, .. } in same.iter().filter(|_| seated) {
+                self.answer_activated(*link, *tag);
             }
+            !seated
+        });
+        self.seats.activating = all;
+    }
+
+    /// Answers such commands that have waited for too long.
+    pub(super) fn seats_tick(&mut self, now: Time, patience: Duration) {
+        let is_late = |since: Time| now.since(since) >= patience;
+        if !self.seats.activating_from.is_some_and(is_late) {
+            return;
         }
+        let mut first = None;
+        let mut all = core::mem::take(&mut self.seats.activating);
+        all.retain(|_, same| {
+            for late in same.extract_if(.., |a| is_late(a.since)) {
+                self.answer_nobody(late.link, late.tag);
+            }
+            first = Time::earliest(first, same.iter().map(|a| a.since).min());
+            !same.is_empty()
+        });
+        (self.seats.activating, self.seats.activating_from) = (all, first);
     }
 
     /// Forgets what sessions know of the seats of a volume.
@@ -637,8 +655,9 @@ pub(in crate::sdc) fn ask(sdc: &mut Sdc, now: Time, out: &mut Effects) {
     }
     let Some(question) = seats.due_question(now) else { return };
     let (number, mut wishes) = (question.number, question.seats.clone());
+    let activating = &sdc.targets.seats.activating;
     for wish in &mut wishes {
-        wish.moves = sdc.targets.is_activating(VolumeId(wish.volume), &wish.host);
+        wish.moves = activating.contains_key(&(VolumeId(wish.volume), wish.host.clone()));
     }
     send_control(link, &TakeSeats { number, seats: wishes }, out);
 }
@@ -647,8 +666,7 @@ pub(in crate::sdc) fn ask(sdc: &mut Sdc, now: Time, out: &mut Effects) {
 /// those of hosts that another gateway serves.
 pub(super) fn admit(sdc: &mut Sdc, now: Time, out: &mut Effects) {
     sdc.targets.seats.review = false;
-    let patience = sdc.config.limits.target_patience;
-    sdc.targets.seats_activated(now, &sdc.map, patience);
+    sdc.targets.seats_activated(&sdc.map);
     let (mut seated, mut left) = (BTreeSet::new(), BTreeSet::new());
     let queue = sdc.targets.crowded[UNSEATED].iter();
     let all: BTreeSet<_> = queue.map(|w| (w.link, w.request.volume)).collect();
