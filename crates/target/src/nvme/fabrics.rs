@@ -21,7 +21,7 @@ use super::step::Step;
 use super::subsystem::Subsystem;
 use super::table::{Gather, Work};
 use super::wire::Turn;
-use crate::ident::{self, is_printable};
+use crate::ident::{self, is_nvme_name};
 use crate::{Action, Cleared};
 use alloc::boxed::Box;
 use seam::Buf;
@@ -189,7 +189,7 @@ fn in_data(at: usize) -> (Status, u64) {
 fn name(data: &[u8], at: usize) -> Option<&str> {
     let field = &data[at..at + NQN_MAX + 1];
     let len = field.iter().position(|byte| *byte == 0).filter(|len| *len > 0)?;
-    core::str::from_utf8(&field[..len]).ok().filter(|name| is_printable(name))
+    core::str::from_utf8(&field[..len]).ok().filter(|name| is_nvme_name(name))
 }
 
 impl Admin {
