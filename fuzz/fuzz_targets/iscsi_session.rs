@@ -4,9 +4,9 @@
 //! Checked: no panic; the framer keeps its contract and does not depend on the pieces; nothing
 //! happens after a close; the limits hold; all memory is freed.
 //!
-//! Input: one byte for the mode, then a script of control bytes. Each is an event, or a command that
-//! is nearly right, or it is followed by bytes of the stream. The content of the answers is not
-//! checked here (`crates/target/tests/all/iscsi` does that).
+//! Input: one byte for the mode, then a script of control bytes. Each is an event, or a command
+//! that is nearly right, or it is followed by bytes of the stream. The content of the answers is
+//! not checked here (`crates/target/tests/all/iscsi` does that).
 #![no_main]
 
 mod cut;

@@ -129,7 +129,8 @@ fn an_activation_that_is_aborted_or_whose_session_ends_is_forgotten() {
 }
 
 /// Each command is looked at when it comes, when its host gets a seat and when it has waited too
-/// long, and not whenever another one comes. Before, 12,000 of them kept a gateway busy for seconds.
+/// long, and not whenever another one comes. Before, 12,000 of them kept a gateway busy for
+/// seconds.
 #[test]
 fn very_many_commands_wait_and_each_is_answered_once() {
     let mut c = silent();
