@@ -4,9 +4,9 @@
 //! Checked: no panic; the framer keeps its contract and does not depend on the pieces; nothing
 //! happens after a close; the limits hold; all memory is freed.
 //!
-//! Input: one byte for the mode, then a script of control bytes, each followed by bytes of the
-//! stream. The content of the answers is not checked here
-//! (`crates/target/tests/all/iscsi` does that).
+//! Input: one byte for the mode, then a script of control bytes. Each is an event, or a command
+//! that is nearly right, or it is followed by bytes of the stream. The content of the answers is
+//! not checked here (`crates/target/tests/all/iscsi` does that).
 #![no_main]
 
 mod cut;
@@ -17,11 +17,11 @@ use cut::{Script, Step};
 use libfuzzer_sys::fuzz_target;
 use seam::{BlockError, BlockKind, BlockRequest, BufPool, Framer};
 use target::iscsi::{
-    Closed, Credentials, IscsiFramer, Nexus, Opening, Portal, Session, Stranger, Target,
-    Targets,
+    Closed, Credentials, IscsiFramer, Nexus, Opening, Portal, Session, Stranger, Target, Targets,
 };
-use target::scsi::{Format, Path, Unit};
-use target::{Action, Asked, Cleared};
+use target::reserve::Table;
+use target::scsi::{Format, Path, PortGroup, Unit};
+use target::{Action, Asked, Cleared, Question};
 
 /// Longest body of a frame.
 const LONGEST: usize = 16 << 10;
@@ -31,11 +31,18 @@ const SIZE: u64 = 16 << 20;
 struct Hosts {
     chap: bool,
     format: Format,
+    /// The state of this host's path.
+    path: Path,
+    /// How many other gateways serve the volume.
+    others: u16,
+    /// Another gateway serves this host, and its address is known.
+    elsewhere: bool,
 }
 
-impl Targets for Hosts {
-    fn find(&self, name: &str) -> Option<Target> {
-        let unit = Unit {
+impl Hosts {
+    fn unit(&self) -> Unit {
+        let path = if self.path == Path::Optimized { Path::Standby } else { Path::Optimized };
+        Unit {
             cluster: ClusterId(1),
             volume: VolumeId(7),
             size: SIZE,
@@ -44,11 +51,16 @@ impl Targets for Hosts {
             transfer: Limits::TEST_MIN.scsi_transfer,
             target: "t".into(),
             port: 1,
-            path: Path::Optimized,
-            others: Vec::new(),
+            path: self.path,
+            others: (2..2 + self.others).map(|port| PortGroup { port, path }).collect(),
             asks: true,
-        };
-        (name == "t").then(|| Target { unit, alias: "vol".into() })
+        }
+    }
+}
+
+impl Targets for Hosts {
+    fn find(&self, _: &str, name: &str) -> Option<Target> {
+        (name == "t").then(|| Target { unit: self.unit(), alias: "vol".into() })
     }
 
     fn each(&self, _: &str, visit: &mut dyn FnMut(&str)) {
@@ -63,11 +75,7 @@ impl Targets for Hosts {
         initiator != "x"
     }
 
-    fn credentials(
-        &self,
-        _: &str,
-        _: Option<&str>,
-    ) -> Result<Option<Credentials<'_>>, Stranger> {
+    fn credentials(&self, _: &str, _: Option<&str>) -> Result<Option<Credentials<'_>>, Stranger> {
         let own = Some(("t", &b"othersecret1"[..]));
         Ok(self.chap.then_some(Credentials { user: "u", secret: b"secretsecret", own }))
     }
@@ -78,7 +86,8 @@ impl Targets for Hosts {
     }
 
     fn closed(&self, _: &str, _: Option<&str>) -> Option<Closed> {
-        None
+        let address = ([10, 0, 0, 2], 3260).into();
+        self.elsewhere.then_some(Closed::Elsewhere(address))
     }
 }
 
@@ -89,12 +98,14 @@ struct Owner {
     hosts: Hosts,
     out: Vec<Action>,
     asked: Vec<(u64, BlockRequest)>,
-    questions: Vec<u64>,
+    questions: Vec<(u64, Question)>,
     withdrawing: Vec<u64>,
     clearing: bool,
     refreshing: bool,
     closed: bool,
     seconds: u64,
+    /// The number of the next command, as the target has announced it.
+    number: u32,
 }
 
 impl Owner {
@@ -102,7 +113,12 @@ impl Owner {
         for action in self.out.drain(..) {
             assert!(!self.closed, "{action:?} after the close");
             match action {
-                Action::Send { head, .. } => assert!(!head.as_slice().is_empty()),
+                Action::Send { head, .. } => {
+                    assert!(!head.as_slice().is_empty());
+                    if let Some(number) = head.as_slice().get(28..32) {
+                        self.number = u32::from_be_bytes(number.try_into().expect("four bytes"));
+                    }
+                }
                 Action::Request { tag, request } => {
                     let end = request.at + u64::from(request.len);
                     assert!(end <= SIZE && end % 512 == 0 && request.at % 512 == 0);
@@ -111,10 +127,10 @@ impl Owner {
                 }
                 Action::Withdraw { tag } => {
                     self.asked.retain(|(of, _)| *of as u32 != tag as u32);
-                    self.questions.retain(|of| *of as u32 != tag as u32);
+                    self.questions.retain(|(of, _)| *of as u32 != tag as u32);
                     self.withdrawing.push(tag);
                 }
-                Action::Ask { tag, .. } => self.questions.push(tag),
+                Action::Ask { tag, question, .. } => self.questions.push((tag, question)),
                 Action::Reframe { mode } => self.framer.set_mode(mode),
                 Action::Clear { .. } => self.clearing = true,
                 Action::Refresh => self.refreshing = true,
@@ -147,6 +163,7 @@ impl Owner {
             (15, _) => Err(BlockError::Lost),
             (14, BlockKind::Read) => Ok(self.pool.zeroed(3)),
             (13, _) => Err(BlockError::NoSuchVolume),
+            (11, _) => Err(BlockError::Elsewhere),
             (_, BlockKind::Read) => Ok(self.pool.zeroed(request.len as usize)),
             (12, BlockKind::CompareWrite) => Err(BlockError::Miscompare(request.len - 1)),
             (_, BlockKind::Extents) => {
@@ -157,6 +174,61 @@ impl Owner {
         drop(request);
         self.session.done(tag, result, &self.pool, &mut self.out);
         self.act();
+    }
+
+    /// The MDM answers a question, or nobody does.
+    fn answer(&mut self, what: u8) {
+        let Some((tag, question)) = self.questions.pop() else { return };
+        let table = Table::default();
+        let asked = match question {
+            _ if what / 16 == 0 => Asked::Nobody,
+            Question::Reserve(_) => Asked::Reserved(Ok(())),
+            Question::Report => Asked::Table(&table),
+            Question::Activate => Asked::Activated,
+        };
+        self.session.asked(tag, asked, &self.pool, &mut self.out);
+        self.act();
+    }
+
+    /// The path of the host gets another state, or there are other gateways.
+    fn moves(&mut self, what: u8) {
+        if what & 0x10 != 0 {
+            self.hosts.others = (self.hosts.others + 1) % 100;
+        }
+        self.hosts.path = if what & 0x20 == 0 { Path::Optimized } else { Path::Standby };
+        self.session.changed(self.hosts.unit());
+    }
+
+    /// The host sends a command that is nearly right, which random bytes seldom are.
+    fn command(&mut self, what: u8) {
+        let (kind, detail) = (what % 8, what / 8);
+        let block = self.hosts.format.block();
+        let (cdb, data): (&[u8], Vec<u8>) = match kind {
+            0 => (&[0xa4, 0x0a, 0, 0, 0, 0, 0, 0, 0, 8], vec![0, 0, 0, 0, 0, 0, 0, 1 + detail / 4]),
+            1 => (&[0xa3, 0x0a, 0, 0, 0, 0, 0, 0, 2, 0], Vec::new()),
+            2 => (&[0x28, 0, 0, 0, 0, detail, 0, 0, 8], Vec::new()),
+            3 => (&[0x2a, 0, 0, 0, 0, detail, 0, 0, 1], vec![detail; block as usize]),
+            4 => (&[0x5f, 0x06, 0, 0, 0, 0, 0, 0, 24], vec![detail; 24]),
+            5 => (&[0x5e, 0x00, 0, 0, 0, 0, 0, 1, 0], Vec::new()),
+            6 => (&[0x89, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], vec![0; 2 * block as usize]),
+            _ => (&[0], Vec::new()),
+        };
+        let mut head = [0; 48];
+        (head[0], head[1]) = (0x01, if data.is_empty() { 0xc1 } else { 0xa1 });
+        let carried = if detail & 2 == 0 { data } else { Vec::new() };
+        let announced = match kind {
+            2 => 8 * block,
+            3 => block,
+            0 | 4 | 6 if carried.is_empty() => 2 * block,
+            1 | 5 => 0x100,
+            _ => carried.len() as u32,
+        };
+        head[5..8].copy_from_slice(&(carried.len() as u32).to_be_bytes()[1..]);
+        (head[16], head[19]) = (kind, detail);
+        head[20..24].copy_from_slice(&announced.to_be_bytes());
+        head[24..28].copy_from_slice(&self.number.to_be_bytes());
+        head[32..32 + cdb.len()].copy_from_slice(cdb);
+        self.frame(&head, &carried);
     }
 
     /// Something that is not a frame happens.
@@ -173,11 +245,7 @@ impl Owner {
                     session.withdrawn(tag, pool, out);
                 }
             }
-            10 => {
-                if let Some(tag) = self.questions.pop() {
-                    session.asked(tag, Asked::Nobody, pool, out);
-                }
-            }
+            10 => return self.answer(what),
             11 if self.clearing => {
                 self.clearing = false;
                 session.others_cleared(pool, out);
@@ -190,6 +258,7 @@ impl Owner {
             }
             14 if what == 0x3e => session.shutdown(pool, out),
             14 if what == 0x4e => session.volume_gone(pool, out),
+            14 => return self.moves(what),
             15 => self.asked.iter().take(1).for_each(|(tag, _)| session.waits(*tag)),
             _ => {}
         }
@@ -224,7 +293,13 @@ fuzz_target!(|input: &[u8]| {
         session: Session::new(&limits, Opening { tsih: 1, secret: [7; 33] }),
         framer: IscsiFramer::new(&limits),
         pool: pool.clone(),
-        hosts: Hosts { chap: mode & 7 == 1, format },
+        hosts: Hosts {
+            chap: mode & 7 == 1,
+            format,
+            path: if mode & 32 == 0 { Path::Optimized } else { Path::Standby },
+            others: u16::from(mode >> 6),
+            elsewhere: mode & 0x87 == 0x80,
+        },
         out: Vec::new(),
         asked: Vec::new(),
         questions: Vec::new(),
@@ -233,6 +308,7 @@ fuzz_target!(|input: &[u8]| {
         refreshing: false,
         closed: false,
         seconds: 0,
+        number: 0,
     };
     if mode & 7 > 1 {
         enter(&mut owner, mode & 7 == 2);
@@ -240,7 +316,11 @@ fuzz_target!(|input: &[u8]| {
     let mut script = Script(script);
     while let Some(step) = script.next(&mut owner.framer, LONGEST, |control| control < 128) {
         match step {
-            Step::Event(control) => owner.happen(control & 63),
+            Step::Event(control) if control & 64 == 0 => owner.happen(control),
+            Step::Event(control) if owner.session.nexus().is_some() => {
+                owner.command(control & 63);
+            }
+            Step::Event(_) => {}
             Step::Frame(head, body) => owner.frame(head, body),
         }
     }

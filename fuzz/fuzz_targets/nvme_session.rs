@@ -35,13 +35,16 @@ struct Hosts {
     controller: Controller,
     namespaces: u32,
     version: u64,
+    /// Another gateway serves the host of the first namespace.
+    moved: bool,
     /// The key of the host, if it has one. We have the same.
     key: Option<Key>,
 }
 
 impl Hosts {
     fn at(&self, nsid: u32) -> Option<Namespace> {
-        let path = if nsid % 8 == 7 { Path::Inaccessible } else { Path::Optimized };
+        let elsewhere = nsid % 8 == 7 || (nsid == 1 && self.moved);
+        let path = if elsewhere { Path::Inaccessible } else { Path::Optimized };
         let there = (1..=self.namespaces).contains(&nsid);
         let (volume, read_only) = (VolumeId(nsid), nsid % 4 == 3);
         let access = Access { read: true, write: nsid != 2 };
@@ -156,6 +159,7 @@ impl Owner {
             (14, BlockKind::Read) => Ok(self.pool.zeroed(3)),
             (13, _) => Err(BlockError::TimedOut),
             (12, BlockKind::CompareWrite) => Err(BlockError::Miscompare(7)),
+            (11, _) => Err(BlockError::Elsewhere),
             (_, BlockKind::Read) => Ok(self.pool.zeroed(request.len as usize)),
             _ => Ok(seam::Buf::EMPTY),
         };
@@ -190,6 +194,34 @@ impl Owner {
             _ => {}
         }
         self.capsule(head, &data);
+    }
+
+    /// The host sends a command of an admin queue that is nearly right: one about events, paths or
+    /// reservations.
+    fn admin_command(&mut self, what: u8) {
+        let (kind, detail) = (what % 8, what / 8);
+        let len = 512 << (detail & 3);
+        let log = |page: u32| page | (len / 4 - 1) << 16;
+        let (opcode, word10, word11, len) = match kind {
+            0 => (0x0c, 0, 0, 0),
+            1 => (0x02, log(0x0c), 0, len),
+            2 => (0x02, log(0x04), 0, len),
+            3 => (0x09, 0x0b, 0xffff >> detail, 0),
+            4 => (0x06, u32::from(detail), 0, 4096),
+            5 => (0x09 + (detail & 1), 0x82, u32::from(detail), 0),
+            6 => (0x02, log(0x80), 0, len),
+            _ => (0x08, 0, 0, 0),
+        };
+        let mut head = [0; 76];
+        (head[8], head[9], head[10], head[12]) = (opcode, 0x40, what, 1);
+        if detail == 7 {
+            head[12..16].fill(0xff);
+        }
+        head[40..44].copy_from_slice(&len.to_le_bytes());
+        head[47] = if len > 0 { 0x5a } else { 0 };
+        head[48..52].copy_from_slice(&word10.to_le_bytes());
+        head[52..56].copy_from_slice(&word11.to_le_bytes());
+        self.capsule(head, &[]);
     }
 
     /// The host sends a capsule.
@@ -281,7 +313,8 @@ impl Owner {
                 session.review(&self.hosts, pool, out);
             }
             10 => {
-                self.hosts.version += 1;
+                self.hosts.version += u64::from(what > 32);
+                self.hosts.moved ^= what < 48;
                 session.review(&self.hosts, pool, out);
             }
             11 if self.clearing => {
@@ -367,7 +400,7 @@ fuzz_target!(|input: &[u8]| {
         session: Session::new(&limits, Opening { cntlid: 8, seed: Seed([9; 32]) }),
         framer: NvmeFramer::new(&limits),
         pool: pool.clone(),
-        hosts: Hosts { controller, namespaces: 20, version: 1, key },
+        hosts: Hosts { controller, namespaces: 20, version: 1, moved: false, key },
         out: Vec::new(),
         asked: Vec::new(),
         questions: Vec::new(),
@@ -389,6 +422,9 @@ fuzz_target!(|input: &[u8]| {
             Step::Event(control) if control & 64 == 0 => owner.happen(control),
             Step::Event(control) if mode & 8 != 0 && control & 1 == 0 => {
                 owner.authenticate(control >> 1 & 31);
+            }
+            Step::Event(control) if owner.session.controller().is_some() => {
+                owner.admin_command(control & 63);
             }
             Step::Event(control) => owner.command(control & 63),
             Step::Frame(head, body) => owner.frame(head, body),

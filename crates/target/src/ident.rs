@@ -22,6 +22,25 @@ const LOCAL: [u8; 3] = [0x02, 0x47, 0x42];
 /// The longest iSCSI name in bytes (RFC 7143 4.2.7.1).
 pub const ISCSI_NAME_MAX: usize = 223;
 
+/// Returns true if an iSCSI node may have this name.
+///
+/// No name is one of both protocols. A host is its name, whatever it speaks: with the name of a
+/// host of the other protocol it could take that host's seats, without its secret.
+pub(crate) fn is_iscsi_name(name: &str) -> bool {
+    is_printable(name) && name.len() <= ISCSI_NAME_MAX && !name.starts_with("nqn.")
+}
+
+/// Returns true if an NVMe host or subsystem may have this name. It is not one of iSCSI.
+pub(crate) fn is_nvme_name(name: &str) -> bool {
+    is_printable(name) && !["iqn.", "eui.", "naa."].iter().any(|of| name.starts_with(of))
+}
+
+/// Returns true if a name can be shown to people: it is not empty, and has no characters that
+/// control a terminal or end a line. No host needs such a name (RFC 3722 6.1).
+fn is_printable(name: &str) -> bool {
+    !name.is_empty() && !name.chars().any(char::is_control)
+}
+
 /// Returns the UUID of a volume; with volume 0, that of the cluster. Version 8 (RFC 9562 5.8): the
 /// cluster in custom_a, custom_b and the high four bits of custom_c, the volume in the last 32
 /// bits.

@@ -334,7 +334,7 @@ impl Sdc {
         let (patience, at) = (self.config.limits.target_patience, (now, self.mdm.link()));
         self.targets.reserve_tick(at, patience, out);
         seats::ask(self, now, out);
-        self.targets.seats_activated(now, &self.map, patience);
+        self.targets.seats_tick(now, patience);
         self.targets_late(now, out);
         self.targets.iscsi_tick(now);
         self.targets.nvme_tick(now);

@@ -19,7 +19,7 @@ use super::proto::*;
 use super::reply::LoginAnswer;
 use super::targets::{Closed, Nexus, Target, Targets};
 use super::text::{Incoming, Outgoing, pairs};
-use crate::ident::ISCSI_NAME_MAX;
+use crate::ident::is_iscsi_name;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
@@ -229,8 +229,8 @@ impl Login {
     /// Reads the initiator's name, the type of the session, and the target.
     fn introduce(&mut self, pairs: &[(&str, &str)], targets: &dyn Targets) -> Result<(), u16> {
         let value = |key| pairs.iter().find(|pair| pair.0 == key).map(|pair| pair.1);
-        let fits = |name: &&str| !name.is_empty() && name.len() <= ISCSI_NAME_MAX;
-        let named = |key| value(key).filter(fits).ok_or(status::MISSING_PARAMETER);
+        let is_name = |name: &&str| is_iscsi_name(name);
+        let named = |key| value(key).filter(is_name).ok_or(status::MISSING_PARAMETER);
         let initiator = named("InitiatorName")?.into();
         let target = match value("SessionType") {
             None | Some("Normal") => Some(named("TargetName")?.into()),

@@ -21,7 +21,8 @@ use super::step::Step;
 use super::subsystem::Subsystem;
 use super::table::{Gather, Work};
 use super::wire::Turn;
-use crate::{Action, Cleared, ident};
+use crate::ident::{self, is_nvme_name};
+use crate::{Action, Cleared};
 use alloc::boxed::Box;
 use seam::Buf;
 
@@ -188,7 +189,7 @@ fn in_data(at: usize) -> (Status, u64) {
 fn name(data: &[u8], at: usize) -> Option<&str> {
     let field = &data[at..at + NQN_MAX + 1];
     let len = field.iter().position(|byte| *byte == 0).filter(|len| *len > 0)?;
-    core::str::from_utf8(&field[..len]).ok()
+    core::str::from_utf8(&field[..len]).ok().filter(|name| is_nvme_name(name))
 }
 
 impl Admin {

@@ -28,10 +28,15 @@ impl Checked<'_> {
         Step::Answer(Answer::copy(data, allocation, self.reads, self.pool))
     }
 
-    /// Answers `Good` without data. The host may have announced data nevertheless, in either
-    /// direction.
+    /// Returns the residual of a command without data. The host may have announced data
+    /// nevertheless, in either direction.
+    pub(super) fn nothing_moves(&self) -> Residual {
+        Residual::of(self.sends.max(self.reads), 0)
+    }
+
+    /// Answers `Good` without data.
     pub(super) fn good(&self) -> Step {
-        Step::Answer(Answer::good().with(Residual::of(self.sends.max(self.reads), 0)))
+        Step::Answer(Answer::good().with(self.nothing_moves()))
     }
 
     /// Asks for a parameter list of `len` bytes, which the host must have announced exactly. The

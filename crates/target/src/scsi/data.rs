@@ -84,7 +84,7 @@ pub(super) fn verify(checked: &Checked<'_>) -> Result<Step, Answer> {
     if len == 0 {
         return Ok(checked.good());
     }
-    Ok(Step::Run(Plan::check(checked.unit, at, len)))
+    Ok(Step::Run(Plan::check(checked.unit, at, len).with(checked.nothing_moves())))
 }
 
 /// PRE-FETCH 10, 16 and SYNCHRONIZE CACHE 10, 16: there is no cache to fill, and everything that
@@ -108,9 +108,9 @@ pub(super) fn write_same(checked: &Checked<'_>) -> Result<Step, Answer> {
         return checked.gather(checked.unit.format.block(), Then::WriteSame { at, len, hole });
     }
     if checked.sends != 0 {
-        return Err(Answer::check(Sense::WRONG_LENGTH).with(Residual::of(checked.sends, 0)));
+        return Err(Answer::check(Sense::WRONG_LENGTH).with(checked.nothing_moves()));
     }
-    Ok(Step::Run(Plan::zero(checked.unit, at, len, hole)))
+    Ok(Step::Run(Plan::zero(checked.unit, at, len, hole).with(checked.nothing_moves())))
 }
 
 /// COMPARE AND WRITE: within one block of the store, so that the store can do it atomically.

@@ -1,6 +1,7 @@
 //! The block requests that one command needs, one after another, and its final answer.
 
 use super::answer::Answer;
+use super::command::Residual;
 use super::failure::Failure;
 use super::ranges::{self, Descriptor};
 use super::unit::Unit;
@@ -27,6 +28,8 @@ pub struct Request {
 pub struct Plan {
     /// Bytes of a logical block.
     block: u32,
+    /// The residual of an answer without data for the host.
+    residual: Residual,
     rest: Rest,
 }
 
@@ -47,20 +50,30 @@ enum Rest {
 }
 
 impl Plan {
+    fn new(unit: &Unit, rest: Rest) -> Plan {
+        Plan { block: unit.format.block(), residual: Residual::None, rest }
+    }
+
+    /// Returns the same plan for a host that has announced data which its command does not move.
+    pub(super) fn with(self, residual: Residual) -> Plan {
+        Plan { residual, ..self }
+    }
+
     pub(super) fn zero(unit: &Unit, at: u64, len: u32, hole: bool) -> Plan {
-        Plan { block: unit.format.block(), rest: Rest::Zero { at, len, hole } }
+        Plan::new(unit, Rest::Zero { at, len, hole })
     }
 
     pub(super) fn check(unit: &Unit, at: u64, len: u32) -> Plan {
-        Plan { block: unit.format.block(), rest: Rest::Check { at, left: len } }
+        Plan::new(unit, Rest::Check { at, left: len })
     }
 
     pub(super) fn compare_write(unit: &Unit, at: u64, len: u32, body: Buf) -> Plan {
-        Plan { block: unit.format.block(), rest: Rest::CompareWrite { at, len, body } }
+        Plan::new(unit, Rest::CompareWrite { at, len, body })
     }
 
     pub(super) fn status(unit: &Unit, at: u64, len: u32, allocation: u32, room: u32) -> Plan {
-        Plan { block: unit.format.block(), rest: Rest::Status { at, len, allocation, room } }
+        // An answer without data is that of a failure.
+        Plan::new(unit, Rest::Status { at, len, allocation, room }).with(Residual::of(room, 0))
     }
 
     /// Fills a range with copies of one block. A block of zeros becomes a hole if `hole` is set.
@@ -77,13 +90,13 @@ impl Plan {
         }
         let mut copies = pool.alloc(len.min(PIECE) as usize);
         copies.as_mut().chunks_exact_mut(block.len()).for_each(|copy| copy.copy_from_slice(block));
-        Plan { block: unit.format.block(), rest: Rest::Fill { at, left: len, copies } }
+        Plan::new(unit, Rest::Fill { at, left: len, copies })
     }
 
     /// Frees the ranges of a checked list; `None` if all of them are empty.
     pub(super) fn unmap(unit: &Unit, list: Buf) -> Option<Plan> {
         let (index, next) = full(&list, 0)?;
-        Some(Plan { block: unit.format.block(), rest: Rest::Unmap { list, index, next } })
+        Some(Plan::new(unit, Rest::Unmap { list, index, next }))
     }
 
     /// Returns the data that the plan holds.
@@ -128,21 +141,21 @@ impl Plan {
             Err(failure) => return Some(self.failed(failure, request.at)),
         };
         match &mut self.rest {
-            Rest::Zero { .. } | Rest::CompareWrite { .. } => Some(Answer::good()),
+            Rest::Zero { .. } | Rest::CompareWrite { .. } => Some(self.good()),
             Rest::Check { .. } if data.len() != request.len as usize => {
                 Some(self.failed(BlockError::Media.into(), request.at))
             }
             Rest::Fill { at, left, .. } | Rest::Check { at, left } => {
                 *at += u64::from(request.len);
                 *left -= request.len;
-                (*left == 0).then(Answer::good)
+                (*left == 0).then(|| self.good())
             }
             Rest::Unmap { list, index, next } => match full(list, *index + 1) {
                 Some((i, descriptor)) => {
                     (*index, *next) = (i, descriptor);
                     None
                 }
-                None => Some(Answer::good()),
+                None => Some(self.good()),
             },
             Rest::Status { at, len, allocation, room } => {
                 let (allocation, room) = (*allocation, *room);
@@ -155,9 +168,13 @@ impl Plan {
         }
     }
 
+    fn good(&self) -> Answer {
+        Answer::good().with(self.residual)
+    }
+
     fn failed(&self, failure: Failure, at: u64) -> Answer {
         let writes = !matches!(self.rest, Rest::Check { .. } | Rest::Status { .. });
-        failure.answer(writes, at / u64::from(self.block))
+        failure.answer(writes, at / u64::from(self.block)).with(self.residual)
     }
 }
 

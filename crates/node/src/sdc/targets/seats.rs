@@ -32,7 +32,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// When another gateway has a seat, the MDM is asked once more after this time.
 const SOON: Duration = Duration::from_millis(500);
 /// The most bytes of names in a heartbeat. Further hosts are not told: a heartbeat that is too long
-/// would cost the link to the MDM.
+/// would cost the link to the MDM. Hosts that are served here come first, because a host that is
+/// not told loses its seat.
 const NAMES: usize = 256 << 10;
 
 /// What this gateway may do for a host of a volume.
@@ -78,7 +79,6 @@ impl Question {
 struct Activating {
     link: LinkId,
     tag: u64,
-    volume: VolumeId,
     since: Time,
 }
 
@@ -100,8 +100,10 @@ pub(super) struct Seats {
     confirmed: BTreeMap<VolumeId, BTreeMap<String, u32>>,
     /// Seats to ask for, and whether the host wants them to move here.
     wanted: BTreeMap<(VolumeId, String), bool>,
-    /// Commands of hosts that want to be served by this gateway.
-    activating: Vec<Activating>,
+    /// Commands of hosts that want to be served by this gateway. One host may have very many.
+    activating: BTreeMap<(VolumeId, String), Vec<Activating>>,
+    /// None of these has come before.
+    activating_from: Option<Time>,
     /// Seats of iSCSI hosts that other gateways have.
     elsewhere: BTreeMap<(VolumeId, String), Elsewhere>,
     /// Seats that the MDM has not given, and that no other gateway has: they are not asked for.
@@ -111,6 +113,8 @@ pub(super) struct Seats {
     question: Option<Question>,
     /// The hosts are others than the MDM was told.
     pub(super) untold: bool,
+    /// Some hosts had no room in the last list for the MDM.
+    left_out: bool,
     /// Requests that wait for a seat must be looked at.
     pub(super) review: bool,
 }
@@ -188,6 +192,7 @@ impl Seats {
             }
             Some(seat) if Some(seat.sdc) == map.me && seat.since == since => {
                 self.confirmed.entry(volume).or_default().insert(host, since);
+                self.untold |= self.left_out; // it may be one of those
             }
             Some(seat) if Some(seat.sdc) == map.me => {} // it began anew
             Some(_) => {
@@ -291,7 +296,7 @@ impl Seats {
     pub(super) fn wake_at(&self, patience: Duration) -> Option<Time> {
         let question = self.question.as_ref().filter(|question| question.is_open());
         let again = question.and_then(|q| q.sent).map(|sent| sent + AGAIN);
-        let late = self.activating.iter().map(|a| a.since + patience).min();
+        let late = self.activating_from.filter(|_| self.waits()).map(|since| since + patience);
         let asks = |of: &(VolumeId, String)| {
             self.wish(of.0, &of.1).is_some() || self.wanted.contains_key(of)
         };
@@ -347,20 +352,31 @@ impl Sessions {
             return None;
         }
         let (names, sessions) = self.paths();
+        let confirmed = &self.seats.confirmed;
+        let has_any = |host: &str| confirmed.values().any(|hosts| hosts.contains_key(host));
+        let has_seat = |volume: &VolumeId, host: &str| {
+            confirmed.get(volume).is_some_and(|hosts| hosts.contains_key(host))
+        };
         let mut room = NAMES;
         let mut fits = |name: &str| {
             let bytes = name.len() + 16;
             room = room.saturating_sub(bytes);
             room >= bytes
         };
-        let names = names.into_iter().filter(|name| fits(name)).map(String::from).collect();
-        let sessions = sessions.into_iter().filter(|(_, host)| fits(host));
-        let wish = |(volume, host): (VolumeId, &str)| SeatWish {
-            volume: volume.0,
-            host: host.into(),
-            moves: false,
-        };
-        Some(HostNames { names, sessions: sessions.map(wish).collect() })
+        let mut told = HostNames::default();
+        for served in [true, false] {
+            let some = names.iter().filter(|name| has_any(name) == served && fits(name));
+            told.names.extend(some.map(|name| String::from(*name)));
+            let some = sessions.iter().filter(|(volume, host)| has_seat(volume, host) == served);
+            let wish = |(volume, host): &(VolumeId, &str)| SeatWish {
+                volume: volume.0,
+                host: (*host).into(),
+                moves: false,
+            };
+            told.sessions.extend(some.filter(|(_, host)| fits(host)).map(wish));
+        }
+        self.seats.left_out = told.names.len() + told.sessions.len() < names.len() + sessions.len();
+        Some(told)
     }
 
     /// Records that the MDM has to be told of the hosts.
@@ -436,36 +452,53 @@ impl Sessions {
         (link, tag, volume): (LinkId, u64, VolumeId),
         since: Time,
     ) {
-        self.seats.activating.push(Activating { link, tag, volume, since });
-        self.seats.review = true;
         let host = self.host(link).to_owned();
-        self.seats.want(volume, &host, true);
-    }
-
-    /// Returns true while such a command of this host waits.
-    fn is_activating(&self, volume: VolumeId, host: &str) -> bool {
-        let mut all = self.seats.activating.iter();
-        all.any(|a| a.volume == volume && self.host(a.link) == host)
+        let seats = &mut self.seats;
+        // Else there is nothing to look at before the MDM answers, or the map changes.
+        seats.review |= seats.confirmed.get(&volume).is_some_and(|of| of.contains_key(&host));
+        seats.want(volume, &host, true);
+        seats.activating_from = Time::earliest(seats.activating_from, Some(since));
+        let same = seats.activating.entry((volume, host)).or_default();
+        same.push(Activating { link, tag, since });
     }
 
     /// Forgets such commands.
     pub(super) fn seats_forget(&mut self, over: impl Fn(LinkId, u64) -> bool) {
-        self.seats.activating.retain(|a| !over(a.link, a.tag));
+        self.seats.activating.retain(|_, same| {
+            same.retain(|a| !over(a.link, a.tag));
+            !same.is_empty()
+        });
     }
 
-    /// Answers such commands of hosts that are served by now, and those that have waited for too
-    /// long.
-    pub(super) fn seats_activated(&mut self, now: Time, map: &MapView, patience: Duration) {
-        for activating in core::mem::take(&mut self.seats.activating) {
-            let Activating { link, tag, volume, since } = activating;
-            if self.place(map, link, volume) == Place::Seated {
-                self.answer_activated(link, tag);
-            } else if now.since(since) >= patience {
-                self.answer_nobody(link, tag);
-            } else {
-                self.seats.activating.push(activating);
+    /// Answers such commands of hosts that are served by now.
+    fn seats_activated(&mut self, map: &MapView) {
+        let mut all = core::mem::take(&mut self.seats.activating);
+        all.retain(|(volume, host), same| {
+            let seated = self.seats.place(map, (host, true), *volume) == Place::Seated;
+            for Activating { link, tag, .. } in same.iter().filter(|_| seated) {
+                self.answer_activated(*link, *tag);
             }
+            !seated
+        });
+        self.seats.activating = all;
+    }
+
+    /// Answers such commands that have waited for too long.
+    pub(super) fn seats_tick(&mut self, now: Time, patience: Duration) {
+        let is_late = |since: Time| now.since(since) >= patience;
+        if !self.seats.activating_from.is_some_and(is_late) {
+            return;
         }
+        let mut first = None;
+        let mut all = core::mem::take(&mut self.seats.activating);
+        all.retain(|_, same| {
+            for late in same.extract_if(.., |a| is_late(a.since)) {
+                self.answer_nobody(late.link, late.tag);
+            }
+            first = Time::earliest(first, same.iter().map(|a| a.since).min());
+            !same.is_empty()
+        });
+        (self.seats.activating, self.seats.activating_from) = (all, first);
     }
 
     /// Forgets what sessions know of the seats of a volume.
@@ -622,8 +655,9 @@ pub(in crate::sdc) fn ask(sdc: &mut Sdc, now: Time, out: &mut Effects) {
     }
     let Some(question) = seats.due_question(now) else { return };
     let (number, mut wishes) = (question.number, question.seats.clone());
+    let activating = &sdc.targets.seats.activating;
     for wish in &mut wishes {
-        wish.moves = sdc.targets.is_activating(VolumeId(wish.volume), &wish.host);
+        wish.moves = activating.contains_key(&(VolumeId(wish.volume), wish.host.clone()));
     }
     send_control(link, &TakeSeats { number, seats: wishes }, out);
 }
@@ -632,8 +666,7 @@ pub(in crate::sdc) fn ask(sdc: &mut Sdc, now: Time, out: &mut Effects) {
 /// those of hosts that another gateway serves.
 pub(super) fn admit(sdc: &mut Sdc, now: Time, out: &mut Effects) {
     sdc.targets.seats.review = false;
-    let patience = sdc.config.limits.target_patience;
-    sdc.targets.seats_activated(now, &sdc.map, patience);
+    sdc.targets.seats_activated(&sdc.map);
     let (mut seated, mut left) = (BTreeSet::new(), BTreeSet::new());
     let queue = sdc.targets.crowded[UNSEATED].iter();
     let all: BTreeSet<_> = queue.map(|w| (w.link, w.request.volume)).collect();

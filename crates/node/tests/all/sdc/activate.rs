@@ -7,6 +7,7 @@ use super::seats::{
     give_and_tell, hosts_of, ms, numbers, silent, states,
 };
 use base::Limits;
+use std::collections::BTreeSet;
 
 /// SET TARGET PORT GROUPS: this gateway becomes the optimized one.
 fn activate(c: &mut Cluster, host: &mut Host, itt: u32) {
@@ -125,4 +126,41 @@ fn an_activation_that_is_aborted_or_whose_session_ends_is_forgotten() {
     answer(&mut c);
     c.pass(Limits::SHIPPED.target_patience + ms(1000));
     assert!(a.answers(&mut c).is_empty());
+}
+
+/// Each command is looked at when it comes, when its host gets a seat and when it has waited too
+/// long, and not whenever another one comes. Before, 12,000 of them kept a gateway busy for
+/// seconds.
+#[test]
+fn very_many_commands_wait_and_each_is_answered_once() {
+    let mut c = silent();
+    let mut hosts: Vec<Host> = Vec::new();
+    for n in 0..300 {
+        let mut host = Host::connect(&mut c);
+        host.name = format!("iqn.2026-11.test:{n}");
+        assert_eq!(host.log_in(&mut c, 1), 0);
+        let _ = host.ready(&mut c);
+        hosts.push(host);
+    }
+    for host in &mut hosts {
+        (2..62).for_each(|itt| activate(&mut c, host, itt));
+    }
+    c.pass(ms(1500));
+    assert!(hosts.iter_mut().all(|host| host.answers(&mut c).is_empty()));
+    // Some of them get their seats.
+    let asked = c.log.wished.last().unwrap();
+    let asked = hosts_of(asked).into_iter().collect::<BTreeSet<_>>().len();
+    assert!((1..300).contains(&asked), "{asked}");
+    answer(&mut c);
+    c.pass(ms(5));
+    let done: Vec<usize> = hosts.iter_mut().map(|host| host.answers(&mut c).len()).collect();
+    assert!(done.iter().all(|answers| matches!(answers, 0 | 60)), "{done:?}");
+    assert_eq!(done.iter().filter(|answers| **answers == 60).count(), asked);
+    c.keeps_seats = true;
+    c.pass(Limits::SHIPPED.target_patience);
+    for (host, done) in hosts.iter_mut().zip(done) {
+        let late = host.answers(&mut c);
+        assert_eq!(late.len() + done, 60);
+        assert!(late.iter().all(|answer| answer.result() == NO_PRIMARY));
+    }
 }

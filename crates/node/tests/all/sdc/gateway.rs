@@ -1,10 +1,10 @@
 //! What a gateway tells the MDM of its hosts, and its number.
 
-use super::cluster::{Cluster, Who};
+use super::cluster::{Cluster, ME, VOLUME, Who};
 use super::iscsi_host::Host;
 use super::nbd_client::Client;
 use super::nvme_host::Queue;
-use super::seats::{HOST, NVME_HOST, answering, ms, nvme};
+use super::seats::{HOST, NVME_HOST, answer_with, answering, give_and_tell, hosts_of, ms, nvme};
 use base::Limits;
 use target::nbd::proto::NBD_CMD_WRITE;
 
@@ -44,10 +44,16 @@ fn the_mdm_is_told_who_can_use_which_volume_and_not_who_only_looks() {
     assert_eq!(told(&mut c), (vec![], vec![]));
 }
 
-/// The MDM refuses a control message of more than 512 KiB, and closes the link.
+/// The MDM refuses a control message of more than 512 KiB, and closes the link. Of a host that the
+/// message leaves out, the MDM believes that it is not here: hosts that are served are never left
+/// out for others, whose names may be chosen for that.
 #[test]
 fn a_heartbeat_is_short_enough_whatever_the_names_of_hosts() {
     let mut c = answering();
+    let _served = Host::attached(&mut c, 1);
+    nvme(&mut c);
+    c.pass(ms(500));
+    c.keeps_seats = true; // no seat is left
     for n in 0..1400 {
         let mut host = Host::connect(&mut c);
         host.name = format!("iqn.2026-11.test:{n:0>206}");
@@ -57,6 +63,24 @@ fn a_heartbeat_is_short_enough_whatever_the_names_of_hosts() {
     let told = c.log.sessions.len();
     assert!((1000..1200).contains(&told), "{told}");
     assert!(c.log.longest_beat < 512 << 10, "{}", c.log.longest_beat);
+    let is_told = |c: &Cluster, host: &str| c.log.sessions.contains(&(VOLUME.0, host.into()));
+    assert!(is_told(&c, HOST));
+    assert_eq!(c.log.hosts, [NVME_HOST]);
+    // One of the others gets a seat.
+    let last = format!("iqn.2026-11.test:{:0>206}", 1399);
+    assert!(!is_told(&c, &last));
+    give_and_tell(&mut c, &last, ME);
+    for _ in 0..8 {
+        let asked = c.log.wished.last().unwrap();
+        let (number, since) = (asked.number, c.map.volumes[0].generation);
+        let hosts = hosts_of(asked).into_iter();
+        let since: Vec<u32> = hosts.map(|(_, host)| if host == last { since } else { 0 }).collect();
+        let version = c.map.version;
+        answer_with(&mut c, number, version, &since);
+        c.pass(ms(5));
+    }
+    c.pass(ms(500));
+    assert!(is_told(&c, &last) && is_told(&c, HOST));
 }
 
 #[test]

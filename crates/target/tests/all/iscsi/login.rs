@@ -33,6 +33,10 @@ fn each_error_has_its_status() {
         (0x0207, login(&[T])),
         (0x0207, login(&[I])),
         (0x0207, login(&[("InitiatorName", ""), T])),
+        (0x0207, login(&[("InitiatorName", "nqn.2026-11.test:a"), T])), // a host of NVMe
+        (0x0207, login(&[("InitiatorName", "iqn.\u{1b}[2J"), T])),
+        (0x0207, login(&[("InitiatorName", "iqn.a\nb"), T])),
+        (0x0207, login(&[("InitiatorName", "iqn.\u{9b}2J"), T])),
         (0x0209, login(&[I, T, ("SessionType", "Other")])),
         (0x0203, login(&[I, ("TargetName", "iqn.2026-11.io.github.gabion:1.8")])),
         (0x0203, login(&[("InitiatorName", "iqn.x"), ("TargetName", "iqn.y")])),

@@ -44,6 +44,12 @@ fn connect_names_the_field_that_is_wrong() {
         (admin(), to(""), (FIELD, IN_DATA | 256)),
         (admin(), endless, (FIELD, IN_DATA | 512)),
         (admin(), connect_data(HOST_ID, 0xffff, &own, ""), (FIELD, IN_DATA | 512)),
+        (admin(), connect_data(HOST_ID, 0xffff, &own, "nqn.\u{1b}[2J"), (FIELD, IN_DATA | 512)),
+        (
+            admin(),
+            connect_data(HOST_ID, 0xffff, &own, "iqn.2026-11.test:a"),
+            (FIELD, IN_DATA | 512),
+        ),
         (admin(), connect_data(HOST_ID, 0xffff, &own, "nqn.stranger"), (0x4184, 0)),
         (io(), data(CNTLID + 1), (FIELD, IN_DATA | 16)),
         (io(), data(0xffff), (FIELD, IN_DATA | 16)),

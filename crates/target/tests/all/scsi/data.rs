@@ -2,6 +2,7 @@
 //! thing, its test is named.
 
 use super::rig::*;
+use seam::BlockError;
 use target::scsi::*;
 
 const OPCODES: [(u8, u8, u8, u8); 3] =
@@ -335,6 +336,24 @@ fn the_status_of_blocks_is_told_from_the_first_one_on() {
         }
         let cut = rig.read(&cdb16(0x9e, 0x12, 0, 10), 24);
         assert_eq!((cut.data.len(), cut.data[3]), (10, 20), "one descriptor, cut");
+    }
+}
+
+/// A host may have announced data for a command that has none. It must not take what its buffer
+/// contains for data of the volume.
+#[test]
+fn commands_without_data_say_that_nothing_moves() {
+    let good = Told { residual: Residual::Under(1024), ..Told::good() };
+    let mut rig = Rig::new(Format::Emulated512);
+    for opcode in [0x2f, 0xaf, 0x8f] {
+        assert_eq!(rig.read(&cdb(opcode, 0, 8, 2), 1024), good, "{opcode:x} without BYTCHK");
+        assert_eq!(rig.write(&cdb(opcode, 0, 8, 2), &[1; 1024]), good, "{opcode:x}");
+    }
+    assert_eq!(rig.read(&cdb(0x93, 0x01, 8, 2), 1024), good, "NDOB");
+    for command in [cdb(0x2f, 0, 8, 2), cdb(0x93, 0x01, 8, 2), cdb(0x9e, 0x12, 8, 2)] {
+        rig.fails = Some(BlockError::Lost.into());
+        let told = rig.read(&command, 1024);
+        assert_eq!((told.status, told.residual), (Status::CheckCondition, Residual::Under(1024)));
     }
 }
 
