@@ -43,8 +43,13 @@ impl Rings {
         // Each ring has its flags and index before its entries, and one number after them.
         let all = is_there(self.descriptors, 16, 16 * size)
             && is_there(self.available, 2, 6 + 2 * size)
-            && is_there(self.used, 4, 6 + 8 * size);
+            && is_there(self.used, 4, self.used_bytes());
         if all { Ok(()) } else { Err(Broken::Rings) }
+    }
+
+    /// Returns the length of the used ring in bytes.
+    pub fn used_bytes(&self) -> u64 {
+        6 + 8 * u64::from(self.size)
     }
 
     /// Returns the slot of an index in a ring.
