@@ -27,6 +27,7 @@ mod managers;
 mod mdm_cluster;
 mod mdm_parted;
 mod mdm_restart;
+mod migration;
 mod no_room;
 mod nvme;
 mod objects;
