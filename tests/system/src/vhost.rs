@@ -424,6 +424,11 @@ impl Machine {
         Ok(u16::from_le_bytes(self.peek(queue, at)?))
     }
 
+    /// Returns the number of requests that were started in a queue, up to 65535.
+    pub fn started(&self, queue: usize) -> u32 {
+        self.queues[queue].offered.into()
+    }
+
     /// Returns the number of requests that are under way.
     pub fn in_flight(&self, queue: usize) -> usize {
         self.queues[queue].busy.iter().flatten().count()

@@ -201,7 +201,8 @@ impl Connection {
                 self.ring(queue)?.set_error(file.next())?;
             }
             Message::GetVringBase { queue } => {
-                self.ring(queue)?.leave();
+                self.ring(queue)?;
+                self.rings[queue as usize].leave(&self.guest);
                 self.leaving = Some((request, queue));
                 self.leave()?;
             }

@@ -5,6 +5,9 @@
 //!   stopped or broken. A broken queue is served again when it gets a new kick descriptor.
 //! - A request is noted before it begins, if there is an in-flight region. The notes of a broken
 //!   queue are cleared when it is stopped or served again: its driver has forgotten these requests.
+//! - A queue that is stopped has given back everything that its driver had offered when the stop
+//!   was asked for. So if the machine goes on elsewhere, and the next process serves the queue here
+//!   once more, that process finds nothing to do.
 //! - What is written to the used ring is marked in the log of written pages, also under the address
 //!   that the monitor names for that.
 
@@ -66,8 +69,8 @@ pub(crate) struct Ring {
     call: Option<OwnedFd>,
     error: Option<OwnedFd>,
     live: Option<Live>,
-    /// No new requests are taken, because the queue is about to stop.
-    leaving: bool,
+    /// The queue is about to stop: the index after the last request that is still taken.
+    leaving: Option<u16>,
     /// It has broken and was not served since then. What is noted for it was withdrawn.
     broken: bool,
 }
@@ -146,18 +149,18 @@ impl Ring {
             (inflight, redo) = (Some(opened), heads.into());
         }
         self.live = Some(Live { queue, rings, inflight, redo });
-        (self.leaving, self.broken) = (false, false);
+        (self.leaving, self.broken) = (None, false);
         // An event of the previous process may have been lost.
         wake(self.call.as_ref());
         Ok(())
     }
 
-    /// Returns true if requests of the queue may be taken. Requests that the previous process had
-    /// begun are taken even if the queue is about to stop.
+    /// Returns true if requests of the queue may be taken. If the queue is about to stop, these are
+    /// the requests that the previous process had begun, and those that were offered before.
     fn takes(&self) -> bool {
-        match self.leaving {
-            true => self.live.as_ref().is_some_and(|live| !live.redo.is_empty()),
-            false => self.enabled,
+        match (self.leaving, &self.live) {
+            (Some(last), Some(live)) => !live.redo.is_empty() || live.queue.next() != last,
+            _ => self.enabled,
         }
     }
 
@@ -236,16 +239,20 @@ impl Ring {
         Ok(there)
     }
 
-    /// Stops taking requests, so that the queue can be stopped.
-    pub(crate) fn leave(&mut self) {
-        self.leaving = true;
+    /// Takes no request any more that is not offered yet, so that the queue can be stopped.
+    pub(crate) fn leave(&mut self, guest: &Guest) {
+        self.leaving = self.live.as_ref().map(|live| {
+            let offered = live.queue.offered(guest).ok().filter(|_| self.enabled);
+            offered.unwrap_or(live.queue.next())
+        });
     }
 
     /// Stops the queue, which is queue `number`, if possible, and returns the index of the next
     /// request.
     pub(crate) fn stop(&mut self, number: usize, notes: Option<&Notes>) -> Option<u16> {
         if let Some(live) = &self.live {
-            if live.queue.in_flight() > 0 || !live.redo.is_empty() {
+            let takes = self.leaving.is_some() && self.takes();
+            if live.queue.in_flight() > 0 || !live.redo.is_empty() || takes {
                 return None;
             }
             self.base = live.queue.next();
@@ -272,7 +279,7 @@ impl Ring {
     }
 
     fn drop_live(&mut self) {
-        (self.live, self.kick, self.leaving) = (None, None, false);
+        (self.live, self.kick, self.leaving) = (None, None, None);
     }
 
     /// Returns the kick descriptor, if the queue is served.
@@ -399,6 +406,36 @@ mod tests {
             ring.listen(&guest).unwrap();
             assert_eq!(collect(&log), pages, "{log_at:x?}");
         }
+    }
+
+    #[test]
+    fn a_queue_stops_after_everything_that_was_offered_before() {
+        let (guest, notes) = (guest(), notes());
+        let mut ring = Ring::default();
+        serve(&mut ring, &guest, &notes, 0);
+        offer(&guest, 0, &[0, 1]);
+        assert_eq!(next(&mut ring, &guest, &notes), Some(0));
+        ring.leave(&guest);
+        offer(&guest, 2, &[2]);
+        ring.push(&guest, Some(&notes), 0, 1).unwrap();
+        assert_eq!(ring.stop(0, Some(&notes)), None, "one was offered, and was not taken yet");
+        assert!(ring.listen(&guest).unwrap());
+        assert_eq!([0; 2].map(|_| next(&mut ring, &guest, &notes)), [Some(1), None]);
+        assert_eq!(ring.stop(0, Some(&notes)), None, "it is under way");
+        ring.push(&guest, Some(&notes), 1, 1).unwrap();
+        assert!(!ring.listen(&guest).unwrap());
+        assert_eq!(ring.stop(0, Some(&notes)), Some(2), "the last one was offered later");
+        // One that is not enabled takes nothing, and an impossible index breaks the queue.
+        serve(&mut ring, &guest, &notes, 2);
+        ring.enabled = false;
+        ring.leave(&guest);
+        assert_eq!(ring.stop(0, Some(&notes)), Some(2));
+        serve(&mut ring, &guest, &notes, 2);
+        assert!(guest.store(AT.available + 2, 2 + SIZE + 1));
+        ring.leave(&guest);
+        assert!(ring.next(&guest, Some(&notes), &mut Chain::default()).is_err());
+        ring.breaks();
+        assert_eq!(ring.stop(0, Some(&notes)), Some(2));
     }
 
     #[test]

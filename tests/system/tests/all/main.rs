@@ -21,6 +21,7 @@ mod hosts;
 mod iscsi;
 mod large_writes;
 mod library;
+mod libvirt;
 mod lifecycle;
 mod lost;
 mod managers;

@@ -161,6 +161,7 @@ fn a_machine_takes_the_answers_of_requests_under_way_to_another_host() {
                 machine.start(queue, OUT, at / 512, &data, 0)?;
             }
         }
+        let offered = machine.started(0);
         machine.begin_log()?;
         let mut moved = machine.copy()?;
         machine.leave(0)?;
@@ -168,6 +169,10 @@ fn a_machine_takes_the_answers_of_requests_under_way_to_another_host() {
         ensure!(!channel.answers(secs(1))?, "it has let go of requests under way");
         servers.iter().try_for_each(|name| cluster.thaw(name))?;
         let bases = [machine.left()?, machine.stop(1)?];
+        ensure!(
+            bases == [offered; 2],
+            "{bases:?} of {offered}: something was left for another one"
+        );
         ensure!(reads.len() * 4 < machine.logged()?.len(), "{:?}", machine.logged()?);
         machine.copy_again(&mut moved, &bases)?;
         drop(machine);
