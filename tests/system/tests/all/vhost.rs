@@ -295,7 +295,6 @@ fn hostile_messages(socket: &Path) -> Result<()> {
         [head(12, 1, 8), vec![0, 1, 0, 0, 0, 0, 0, 0]].concat(),
         [head(31, 1, 24), vec![0xff; 24]].concat(),
         head(77, 1, 0),
-        head(6, 1, 16),
         [head(6, 1, 16), vec![1; 16]].concat(),
         head(7, 1, 0),
     ];
