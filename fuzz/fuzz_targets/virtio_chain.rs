@@ -2,7 +2,8 @@
 //! monitor. The guest changes its memory between any two looks at it.
 //!
 //! Checked: no panic; nothing outside of the guest's regions is reached; no more is under way than
-//! the queue has descriptors; what is asked lies within the disk.
+//! the queue has descriptors; what is asked lies within the disk; no mark is beyond the log of
+//! written pages.
 //!
 //! Input: the size of the queue and other choices, a message, then memory, and a script of control
 //! bytes at its end.
@@ -10,7 +11,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::cell::{Cell, RefCell};
-use target::vhost::Message;
+use target::vhost::{Message, log};
 use target::virtio::{Ask, Chain, Disk, Inflight, Memory, Queue, Request, Rings};
 
 /// The guest's regions: first address and length.
@@ -85,10 +86,26 @@ fn request(ram: &Ram, chain: &mut Chain) {
     }
 }
 
+/// Marks what a monitor names in a log of this many bytes.
+fn mark(message: &Message, bytes: u64) {
+    let (at, len) = match message {
+        Message::SetVringAddr(of) => (of.log.unwrap_or(of.used), of.available),
+        Message::SetLogBase(of) => (of.offset, of.len),
+        _ => return,
+    };
+    let mut before = None;
+    for (byte, bits) in log::marks(at, len, bytes) {
+        assert!(byte < bytes && bits != 0 && before < Some(byte), "{byte} of {bytes}");
+        before = Some(byte);
+    }
+}
+
 fuzz_target!(|input: &[u8]| {
     let Some((&[size, mode, asked, files, len], rest)) = input.split_first_chunk() else { return };
     let (message, rest) = rest.split_at(rest.len().min(len.into()));
-    let _ = Message::parse(asked.into(), message, (files % 9).into());
+    if let Ok(message) = Message::parse(asked.into(), message, (files % 9).into()) {
+        mark(&message, mode.into());
+    }
     let (script, memory) = rest.split_at(rest.len().min(64));
     let mut bytes = vec![0; 0x4000];
     let there = memory.len().min(bytes.len());

@@ -42,6 +42,7 @@ pub(crate) const OPTIONAL: &[Tool] = &[
     ("busybox", "busybox-static"),
     ("modprobe", "kmod"),
     ("nvme", "nvme-cli"),
+    ("virt-qemu-run", "libvirt-daemon-driver-qemu"),
 ];
 
 /// The programs that the instruction gate uses.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `socket` | messages and file descriptors on a unix socket |
 //! | `guest` | the memory of a virtual machine |
+//! | `log` | the pages of that memory that were written, for a migration |
 //! | `ring` | one queue, with the event descriptors of both sides |
 //! | `connection` | one virtual machine: negotiated features, memory and rings |
 //! | `slots` | the requests under way |
@@ -11,6 +12,7 @@
 
 mod connection;
 mod guest;
+mod log;
 mod ring;
 mod server;
 mod slots;

@@ -10,7 +10,7 @@ use crate::error::RtError;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, Ordering};
 
 /// A mapped file.
 #[derive(Debug)]
@@ -83,6 +83,18 @@ impl SharedMemory {
         self.atomic(at).store(value.to_le(), Ordering::Release);
     }
 
+    /// Sets bits of a byte, and leaves its other bits as they are, after everything that was
+    /// written before.
+    ///
+    /// # Panics
+    /// When the byte is outside of the mapping.
+    pub fn set_bits(&self, at: usize, bits: u8) {
+        let pointer = self.range(at, 1).cast::<AtomicU8>();
+        // SAFETY: it is mapped for as long as `self` lives. Other accesses at the same time are
+        // those of other processes, or of this thread.
+        unsafe { pointer.as_ref() }.fetch_or(bits, Ordering::Release);
+    }
+
     fn atomic(&self, at: usize) -> &AtomicU16 {
         assert!(at.is_multiple_of(2), "{at} is odd");
         let pointer = self.range(at, 2).cast::<AtomicU16>();
@@ -123,6 +135,8 @@ mod tests {
         b.store(100, 0x1234);
         a.read(100, &mut there[..2]);
         assert_eq!((&there[..2], a.load(100)), (&[0x34, 0x12][..], 0x1234));
+        a.set_bits(101, 0x41);
+        assert_eq!(b.load(100), 0x5334, "other bits and other bytes stay");
     }
 
     #[test]
@@ -141,6 +155,8 @@ mod tests {
         assert!(panics(&|| assert_eq!(memory.load(4095), 0)));
         assert!(panics(&|| assert_eq!(memory.load(1), 0)));
         assert!(panics(&|| memory.store(4096, 1)));
+        assert!(panics(&|| memory.set_bits(4096, 1)));
         memory.store(4094, 1);
+        memory.set_bits(4095, 1);
     }
 }

@@ -12,9 +12,9 @@ use anyhow::{Context, Result, bail, ensure};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -48,9 +48,10 @@ check() {
 }
 "#;
 /// Arguments of the kernel. What guards a processor against speculation, and memory against reads
-/// of what was there before, only costs time on an emulated processor.
-const ARGUMENTS: &str =
-    "console=ttyS0 quiet loglevel=4 panic=-1 net.ifnames=0 mitigations=off init_on_alloc=0";
+/// of what was there before, only costs time on an emulated processor. On a busy host, the kernel
+/// would find that the emulated timer does not work.
+const ARGUMENTS: &str = "console=ttyS0 quiet loglevel=4 panic=-1 net.ifnames=0 mitigations=off \
+                         init_on_alloc=0 no_timer_check";
 /// Memory of the machine, in MiB.
 const MEMORY_MIB: u32 = 512;
 
@@ -135,11 +136,31 @@ impl Guest {
     /// Boots it with a vhost-user-blk disk. QEMU reconnects to the socket when the backend
     /// restarts.
     pub fn boot_with_disk(&self, script: &str, socket: &Path) -> Result<Running> {
+        self.boot_with_disk_and(script, socket, &[])
+    }
+
+    /// Boots it with a vhost-user-blk disk and a monitor (QMP) at a socket. With `from`, it waits
+    /// at this socket for a machine that migrates, and does not boot.
+    pub fn boot_movable(
+        &self,
+        script: &str,
+        socket: &Path,
+        monitor: &Path,
+        from: Option<&Path>,
+    ) -> Result<Running> {
+        let monitor = format!("unix:{},server=on,wait=off", monitor.display());
+        let from = from.map(|from| format!("unix:{}", from.display()));
+        let mut more = vec!["-qmp", monitor.as_str()];
+        more.extend(from.iter().flat_map(|from| ["-incoming", from]));
+        self.boot_with_disk_and(script, socket, &more)
+    }
+
+    fn boot_with_disk_and(&self, script: &str, socket: &Path, more: &[&str]) -> Result<Running> {
         let memory = format!("memory-backend-memfd,id=mem,size={MEMORY_MIB}M,share=on");
         let socket = format!("socket,id=disk,path={},reconnect=1", socket.display());
         let disk = "vhost-user-blk-pci,chardev=disk";
         let all = ["-object", &memory, "-machine", "memory-backend=mem", "-chardev", &socket];
-        self.boot_with(script, &[&all[..], &["-device", disk]].concat())
+        self.boot_with(script, &[&all[..], &["-device", disk], more].concat())
     }
 
     fn boot_with(&self, script: &str, more: &[&str]) -> Result<Running> {
@@ -175,10 +196,11 @@ impl Guest {
             .arg(&root)
             .args(["-append", ARGUMENTS])
             .args(more)
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit());
         let mut child = command.spawn().context("QEMU does not start")?;
+        let keys = child.stdin.take().context("stdin is piped")?;
         let mut console = child.stdout.take().context("stdout is piped")?;
         let said = Arc::<Mutex<Vec<u8>>>::default();
         let shown = said.clone();
@@ -191,7 +213,7 @@ impl Guest {
                 shown.lock().expect("nobody panics with it").extend(&bytes[..len]);
             }
         });
-        Ok(Running { child, said })
+        Ok(Running { child, keys, said })
     }
 }
 
@@ -199,6 +221,8 @@ impl Guest {
 #[derive(Debug)]
 pub struct Running {
     child: Child,
+    /// What is typed at its console.
+    keys: ChildStdin,
     said: Arc<Mutex<Vec<u8>>>,
 }
 
@@ -206,6 +230,11 @@ impl Running {
     /// Returns all output of its console.
     pub fn said(&self) -> String {
         String::from_utf8_lossy(&self.said.lock().expect("nobody panics with it")).into_owned()
+    }
+
+    /// Types a line at its console.
+    pub fn tell(&mut self, line: &str) -> Result<()> {
+        self.keys.write_all(format!("{line}\n").as_bytes()).context("QEMU has ended")
     }
 
     /// Waits for a mark and returns the text after it.
@@ -221,6 +250,19 @@ impl Running {
                 None => bail!("it said:\n{said}"),
             }
         })
+    }
+
+    /// Waits until it has said a mark this many times.
+    pub fn wait_times(&self, name: &str, times: usize, limit: Duration) -> Result<()> {
+        wait(&format!("the machine says `{name}`"), limit, || {
+            ensure!(self.times(name) >= times, "it said:\n{}", self.said());
+            Ok(Some(()))
+        })
+    }
+
+    /// Returns how often it has said a mark.
+    pub fn times(&self, name: &str) -> usize {
+        self.said().matches(&format!("{MARK}{name}")).count()
     }
 
     /// Waits until its script has ended. Returns all output of its console.

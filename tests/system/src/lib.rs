@@ -15,6 +15,7 @@ pub mod folder;
 pub mod guest;
 pub mod ledger;
 pub mod machine;
+pub mod monitor;
 pub mod nbd;
 pub mod probe;
 pub mod replicas;

@@ -11,6 +11,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
 };
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
@@ -48,9 +49,13 @@ const USER: u64 = 1 << 46;
 
 /// The negotiated features: VERSION_1, indirect tables, event indices, and protocol features.
 const WANTED: u64 = 1 << 32 | 1 << 28 | 1 << 29 | 1 << 30;
-/// The negotiated protocol features: REPLY_ACK, BACKEND_REQ, CONFIG, INFLIGHT_SHMFD, RESET_DEVICE
-/// and MQ.
-const PROTOCOL: u64 = 1 | 1 << 3 | 1 << 5 | 1 << 9 | 1 << 12 | 1 << 13;
+/// The feature by which the log of written pages is switched on.
+const LOG_ALL: u64 = 1 << 26;
+/// Bytes of a page in the log.
+const PAGE: u64 = 4096;
+/// The negotiated protocol features: LOG_SHMFD, REPLY_ACK, BACKEND_REQ, CONFIG, INFLIGHT_SHMFD,
+/// RESET_DEVICE and MQ.
+const PROTOCOL: u64 = 1 | 1 << 1 | 1 << 3 | 1 << 5 | 1 << 9 | 1 << 12 | 1 << 13;
 
 /// A process of `gabion vhost`. Dropping this value kills it.
 #[derive(Debug)]
@@ -64,8 +69,18 @@ pub struct Backend {
 impl Backend {
     /// Starts the process, with further arguments. Returns when it listens.
     pub fn start(cluster: &Cluster, volume: &str, more: &[&str]) -> Result<Backend> {
-        let socket = cluster.folder.join(&format!("{volume}.vhost"));
-        let log = cluster.folder.join(&format!("{volume}.vhost.log"));
+        Backend::start_at(cluster, volume, volume, more)
+    }
+
+    /// Starts the process on what stands for another host: with another socket, and as another
+    /// client.
+    pub fn start_beside(cluster: &Cluster, volume: &str, host: &str) -> Result<Backend> {
+        Backend::start_at(cluster, volume, &format!("{volume}.{host}"), &["--client", host])
+    }
+
+    fn start_at(cluster: &Cluster, volume: &str, name: &str, more: &[&str]) -> Result<Backend> {
+        let socket = cluster.folder.join(&format!("{name}.vhost"));
+        let log = cluster.folder.join(&format!("{name}.vhost.log"));
         let to = File::options().create(true).append(true).open(&log)?;
         let child = Command::new(binary())
             .args(["vhost", volume, "--dir", cluster.dir(), "--socket"])
@@ -187,6 +202,14 @@ impl Channel {
         Ok(self.answer(request)?.0 == [0; 8])
     }
 
+    /// Returns true if an answer comes within the time limit.
+    pub fn answers(&self, limit: Duration) -> Result<bool> {
+        let mut one = [PollFd::new(&self.0, PollFlags::IN)];
+        let limit =
+            Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
+        Ok(rustix::event::poll(&mut one, Some(&limit))? > 0)
+    }
+
     /// Returns true if the other side closes the connection within the time limit.
     pub fn closes(&mut self, limit: Duration) -> bool {
         crate::nbd::closes(&mut self.0, limit)
@@ -200,6 +223,8 @@ struct Queue {
     call: OwnedFd,
     offered: u16,
     seen: u16,
+    /// Where the next backend begins, if not at the used index.
+    base: Option<u16>,
     /// For each request under way: the bytes that it reads.
     busy: Vec<Option<u32>>,
 }
@@ -221,6 +246,8 @@ pub struct Machine {
     memory: File,
     queues: Vec<Queue>,
     notes: Option<(Vec<u8>, OwnedFd)>,
+    /// The log of written pages.
+    log: Option<File>,
     /// The connection, after [`Machine::connect`].
     pub channel: Option<Channel>,
     /// The socket for requests from the backend.
@@ -245,11 +272,12 @@ impl Machine {
         let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let queue = |_| {
             let busy = vec![None; DEPTH.into()];
-            Ok(Queue { kick: event()?, call: event()?, offered: 0, seen: 0, busy })
+            Ok(Queue { kick: event()?, call: event()?, offered: 0, seen: 0, base: None, busy })
         };
         let queues = (0..queues).map(queue).collect::<Result<_>>()?;
         let memory = memory.into();
-        Ok(Machine { memory, queues, notes: None, channel: None, changes: None, offered: 0 })
+        let (notes, log, channel, changes) = (None, None, None, None);
+        Ok(Machine { memory, queues, notes, log, channel, changes, offered: 0 })
     }
 
     /// Connects, and sets everything up. After a crash of a backend, the next one executes the
@@ -281,11 +309,12 @@ impl Machine {
         ensure!(channel.order(2, &words(&[WANTED]), &[])?);
         let table = words(&[1, GUEST, QUEUE * self.queues.len() as u64, USER, 0]);
         ensure!(channel.order(5, &table, &[self.memory.as_fd()])?);
-        for (q, queue) in self.queues.iter().enumerate() {
+        for (q, queue) in self.queues.iter_mut().enumerate() {
             let at = USER + rings(q);
+            let base = queue.base.take().unwrap_or(queue.seen);
             ensure!(channel.order(8, &pair(q, SIZE.into()), &[])?);
             // As QEMU does after a crash: continue at the used index.
-            ensure!(channel.order(10, &pair(q, queue.seen.into()), &[])?);
+            ensure!(channel.order(10, &pair(q, base.into()), &[])?);
             ensure!(channel.order(
                 9,
                 &words(&[q as u64, at, at + USED, at + AVAILABLE, 0]),
@@ -311,9 +340,73 @@ impl Machine {
 
     /// Stops a queue, and returns the index of its next request.
     pub fn stop(&mut self, queue: usize) -> Result<u32> {
-        let channel = self.channel.as_mut().context("it is connected")?;
-        let body = channel.ask(11, &pair(queue, 0))?;
+        self.leave(queue)?;
+        self.left()
+    }
+
+    /// Asks to stop a queue.
+    pub fn leave(&mut self, queue: usize) -> Result<()> {
+        self.channel.as_ref().context("it is connected")?.say(11, 0, &pair(queue, 0), &[])
+    }
+
+    /// Waits until a queue has stopped, and returns the index of its next request.
+    pub fn left(&mut self) -> Result<u32> {
+        let (body, _) = self.channel.as_mut().context("it is connected")?.answer(11)?;
         Ok(u32::from_le_bytes(body[4..].try_into()?))
+    }
+
+    /// Switches the log of written pages on, as a monitor does that begins to migrate the machine.
+    pub fn begin_log(&mut self) -> Result<()> {
+        let channel = self.channel.as_mut().context("it is connected")?;
+        let last = (GUEST + QUEUE * self.queues.len() as u64 - 1) / PAGE;
+        let log = File::from(memfd_create("log", MemfdFlags::CLOEXEC)?);
+        log.set_len(last / 8 + 1)?;
+        channel.say(6, 0, &words(&[last / 8 + 1, 0]), &[log.as_fd()])?;
+        channel.answer(6)?;
+        ensure!(channel.order(2, &words(&[WANTED | LOG_ALL]), &[])?);
+        for q in 0..self.queues.len() {
+            let (at, log) = (USER + rings(q), GUEST + rings(q) + USED);
+            let flagged = 1 << 32 | q as u64;
+            let body = words(&[flagged, at, at + USED, at + AVAILABLE, log]);
+            ensure!(channel.order(9, &body, &[])?);
+        }
+        self.log = Some(log);
+        Ok(())
+    }
+
+    /// Returns the pages in the log, as addresses in the machine's memory.
+    pub fn logged(&self) -> Result<BTreeSet<u64>> {
+        let log = self.log.as_ref().context("the log is on")?;
+        let mut bytes = vec![0; log.metadata()?.len() as usize];
+        log.read_exact_at(&mut bytes, 0)?;
+        let is_set = |page: &u64| bytes[*page as usize / 8] >> (page % 8) & 1 == 1;
+        let pages = (0..8 * bytes.len() as u64).filter(is_set);
+        Ok(pages.map(|page| page * PAGE - GUEST).collect())
+    }
+
+    /// Copies the machine, as a monitor does before the machine stops.
+    pub fn copy(&self) -> Result<Machine> {
+        let mut copy = Machine::new(self.queues.len())?;
+        let mut bytes = vec![0; (QUEUE * self.queues.len() as u64) as usize];
+        self.memory.read_exact_at(&mut bytes, 0)?;
+        copy.memory.write_all_at(&bytes, 0)?;
+        for (to, from) in copy.queues.iter_mut().zip(&self.queues) {
+            (to.offered, to.seen, to.busy) = (from.offered, from.seen, from.busy.clone());
+        }
+        Ok(copy)
+    }
+
+    /// Copies the pages in the log again, after the queues were stopped at these indices.
+    pub fn copy_again(&self, copy: &mut Machine, bases: &[u32]) -> Result<()> {
+        for page in self.logged()? {
+            let mut bytes = [0; PAGE as usize];
+            self.memory.read_exact_at(&mut bytes, page)?;
+            copy.memory.write_all_at(&bytes, page)?;
+        }
+        for (queue, base) in copy.queues.iter_mut().zip(bases) {
+            queue.base = Some(*base as u16);
+        }
+        Ok(())
     }
 
     /// Writes to the guest's memory, at an offset in a queue's part.
@@ -329,6 +422,11 @@ impl Machine {
 
     fn number(&self, queue: usize, at: u64) -> Result<u16> {
         Ok(u16::from_le_bytes(self.peek(queue, at)?))
+    }
+
+    /// Returns the number of requests that were started in a queue, up to 65535.
+    pub fn started(&self, queue: usize) -> u32 {
+        self.queues[queue].offered.into()
     }
 
     /// Returns the number of requests that are under way.

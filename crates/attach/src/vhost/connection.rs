@@ -6,17 +6,20 @@
 //! - A refused message changes nothing.
 
 use super::guest::Guest;
-use super::ring::{Notes, Ring};
+use super::log::Log;
+use super::ring::{self, Notes, Ring};
 use super::socket::{self, Received, Socket};
 use anyhow::{Context, Result, bail, ensure};
 use fleet::eprintln;
 use rustix::fs::{MemfdFlags, SealFlags};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use target::vhost::message::{self, File};
-use target::vhost::{Head, Message, PROTOCOL_FEATURES, protocol, reply};
+use target::vhost::{Head, LOG_ALL, Message, PROTOCOL_FEATURES, protocol, reply};
 use target::virtio::config::{self, QUEUES};
 use target::virtio::{Chain, Disk, Inflight, QUEUE_MAX};
 
+/// Features that are not those of the disk.
+const OWN: u64 = PROTOCOL_FEATURES | LOG_ALL;
 /// Most messages of a connection per round of the loop.
 const MESSAGES: usize = 16;
 
@@ -139,11 +142,12 @@ impl Connection {
         let mut file = files.into_iter();
         match message {
             Message::GetFeatures => {
-                return number(config::features(disk.read_only) | PROTOCOL_FEATURES);
+                return number(config::features(disk.read_only) | OWN);
             }
             Message::SetFeatures(features) => {
-                let all = config::features(true) | config::features(false) | PROTOCOL_FEATURES;
+                let all = config::features(true) | config::features(false) | OWN;
                 ensure!(features & !all == 0, "features {features:#x} are not all offered");
+                self.guest.set_logging(features & LOG_ALL != 0)?;
                 self.event_idx = features & config::EVENT_IDX != 0;
                 if features & PROTOCOL_FEATURES == 0 {
                     self.rings.iter_mut().for_each(|ring| ring.enabled = true);
@@ -164,7 +168,16 @@ impl Connection {
             Message::GetQueueNum => return number(QUEUES.into()),
             Message::SetMemTable(regions) => {
                 let files: Vec<_> = file.collect();
-                self.guest = Guest::map(&regions, &files)?;
+                self.guest.replace(&regions, &files)?;
+            }
+            Message::SetLogBase(of) => {
+                ensure!(self.protocol & protocol::LOG_SHMFD != 0, "a log without LOG_SHMFD");
+                self.guest.set_log(Log::open(of, &file.next().context("its file")?)?)?;
+                // With LOG_SHMFD, this message has an answer.
+                return number(0);
+            }
+            Message::SetLogFd => {
+                self.guest.set_log_event(ring::event(file.next().context("its file")?)?);
             }
             Message::SetVringNum(of) => {
                 let size = u16::try_from(of.value).ok();
@@ -188,7 +201,8 @@ impl Connection {
                 self.ring(queue)?.set_error(file.next())?;
             }
             Message::GetVringBase { queue } => {
-                self.ring(queue)?.leave();
+                self.ring(queue)?;
+                self.rings[queue as usize].leave(&self.guest);
                 self.leaving = Some((request, queue));
                 self.leave()?;
             }
@@ -337,5 +351,54 @@ mod tests {
         assert_eq!(under_way(&connection).map(|(_, heads)| heads), [[3], [5]]);
         connection.carry_out(34, Message::ResetDevice, Vec::new(), DISK).unwrap();
         assert!(under_way(&connection).iter().all(|(_, heads)| heads.is_empty()));
+    }
+
+    #[test]
+    fn the_messages_of_a_migration_begin_and_end_the_log() {
+        use std::os::unix::fs::FileExt;
+        let file = |len| {
+            let file = std::fs::File::from(
+                rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC).expect("memory"),
+            );
+            file.set_len(len).unwrap();
+            file
+        };
+        let (memory, log) = (file(16 << 12), file(8));
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let mut connection = Connection::new(1, 1, ours.into());
+        let region = message::Region { guest: 0, len: 16 << 12, user: 0, offset: 0 };
+        let base = |len| Message::SetLogBase(message::Log { len, offset: 0 });
+        let features = |log| Message::SetFeatures(PROTOCOL_FEATURES | log);
+        let shmfd = Message::SetProtocolFeatures(protocol::LOG_SHMFD);
+        let table = Message::SetMemTable(vec![region]);
+        // What comes with each message, whether it is answered, and whether a write is marked then.
+        let steps = [
+            ("memory", table.clone(), Some(&memory), Some(false), false),
+            ("on, without a log", features(LOG_ALL), None, Some(false), false),
+            ("a log without its feature", base(2), Some(&log), None, false),
+            ("off", features(0), None, Some(false), false),
+            ("LOG_SHMFD", shmfd, None, Some(false), false),
+            ("the log", base(2), Some(&log), Some(true), false),
+            ("on", features(LOG_ALL), None, Some(false), true),
+            ("the memory again", table, Some(&memory), Some(false), true),
+            ("a log that is too short", base(1), Some(&log), None, true),
+            ("features that do not exist", features(1 << 27), None, None, true),
+            ("cancelled", features(0), None, Some(false), false),
+            ("the log of the next one", base(2), Some(&log), Some(true), false),
+            ("on again", features(LOG_ALL), None, Some(false), true),
+        ];
+        for (what, message, file, answered, marks) in steps {
+            let files = file.map(|file| file.try_clone().unwrap().into()).into_iter().collect();
+            let done = connection.carry_out(6, message, files, DISK);
+            assert_eq!(done.ok().map(|answer| answer.is_some()), answered, "{what}");
+            log.write_all_at(&[0; 8], 0).unwrap();
+            assert!(target::virtio::Memory::write(&connection.guest, 9 << 12, &[1]));
+            let mut found = [0; 8];
+            log.read_exact_at(&mut found, 0).unwrap();
+            assert_eq!(found, [0, u8::from(marks) << 1, 0, 0, 0, 0, 0, 0], "{what}");
+        }
+        let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        assert!(connection.carry_out(7, Message::SetLogFd, vec![event], DISK).is_ok());
+        assert!(connection.carry_out(7, Message::SetLogFd, vec![log.into()], DISK).is_err());
     }
 }

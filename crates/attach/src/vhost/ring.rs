@@ -5,6 +5,11 @@
 //!   stopped or broken. A broken queue is served again when it gets a new kick descriptor.
 //! - A request is noted before it begins, if there is an in-flight region. The notes of a broken
 //!   queue are cleared when it is stopped or served again: its driver has forgotten these requests.
+//! - A queue that is stopped has given back everything that its driver had offered when the stop
+//!   was asked for. So if the machine goes on elsewhere, and the next process serves the queue here
+//!   once more, that process finds nothing to do.
+//! - What is written to the used ring is marked in the log of written pages, also under the address
+//!   that the monitor names for that.
 
 use super::guest::Guest;
 use anyhow::{Context, Result, ensure};
@@ -12,7 +17,7 @@ use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use target::vhost::message::Addresses;
-use target::virtio::{Broken, Chain, Inflight, Memory, Queue, Rings};
+use target::virtio::{Broken, Chain, Inflight, Queue, Rings};
 
 /// What the kernel calls an event.
 const EVENT: &[u8] = b"anon_inode:[eventfd]";
@@ -46,6 +51,7 @@ impl Notes {
 #[derive(Debug)]
 struct Live {
     queue: Queue,
+    rings: Rings,
     inflight: Option<Inflight>,
     /// The requests that the previous process had begun.
     redo: VecDeque<u16>,
@@ -63,15 +69,15 @@ pub(crate) struct Ring {
     call: Option<OwnedFd>,
     error: Option<OwnedFd>,
     live: Option<Live>,
-    /// No new requests are taken, because the queue is about to stop.
-    leaving: bool,
+    /// The queue is about to stop: the index after the last request that is still taken.
+    leaving: Option<u16>,
     /// It has broken and was not served since then. What is noted for it was withdrawn.
     broken: bool,
 }
 
 /// Makes an eventfd from another process nonblocking. Any other descriptor is refused: a file may
 /// always be readable, or block.
-fn event(file: OwnedFd) -> Result<OwnedFd> {
+pub(super) fn event(file: OwnedFd) -> Result<OwnedFd> {
     let link = format!("/proc/self/fd/{}", file.as_raw_fd());
     let what = rustix::fs::readlink(&link, Vec::new())
         .with_context(|| format!("can't tell what a descriptor is: {link} can't be read"))?;
@@ -81,7 +87,7 @@ fn event(file: OwnedFd) -> Result<OwnedFd> {
 }
 
 /// Adds 1 to an eventfd. It fails only if the counter is full, or if the file is no eventfd.
-fn wake(event: Option<&OwnedFd>) {
+pub(super) fn wake(event: Option<&OwnedFd>) {
     if let Some(event) = event {
         let _ = rustix::io::write(event, &1u64.to_ne_bytes());
     }
@@ -142,19 +148,19 @@ impl Ring {
             }
             (inflight, redo) = (Some(opened), heads.into());
         }
-        self.live = Some(Live { queue, inflight, redo });
-        (self.leaving, self.broken) = (false, false);
+        self.live = Some(Live { queue, rings, inflight, redo });
+        (self.leaving, self.broken) = (None, false);
         // An event of the previous process may have been lost.
         wake(self.call.as_ref());
         Ok(())
     }
 
-    /// Returns true if requests of the queue may be taken. Requests that the previous process had
-    /// begun are taken even if the queue is about to stop.
+    /// Returns true if requests of the queue may be taken. If the queue is about to stop, these are
+    /// the requests that the previous process had begun, and those that were offered before.
     fn takes(&self) -> bool {
-        match self.leaving {
-            true => self.live.as_ref().is_some_and(|live| !live.redo.is_empty()),
-            false => self.enabled,
+        match (self.leaving, &self.live) {
+            (Some(last), Some(live)) => !live.redo.is_empty() || live.queue.next() != last,
+            _ => self.enabled,
         }
     }
 
@@ -197,11 +203,22 @@ impl Ring {
         if let Some((inflight, notes)) = noted {
             inflight.ended(&notes.memory, head, queue.used()).ok_or(Broken::Rings)?;
         }
+        self.mark_used(guest);
         Ok(())
     }
 
+    /// Marks the used ring in the log of written pages, if it has an address of its own there.
+    fn mark_used(&self, guest: &Guest) {
+        let log = self.addresses.and_then(|at| at.log);
+        if let (Some(Live { rings, .. }), Some(log)) = (&self.live, log)
+            && log != rings.used
+        {
+            guest.mark(log, rings.used_bytes());
+        }
+    }
+
     /// Signals the driver that requests were given back, unless it has suppressed that.
-    pub(crate) fn signal(&mut self, guest: &impl Memory) -> Result<(), Broken> {
+    pub(crate) fn signal(&mut self, guest: &Guest) -> Result<(), Broken> {
         if let Some(live) = &mut self.live
             && live.queue.signals(guest)?
         {
@@ -211,22 +228,31 @@ impl Ring {
     }
 
     /// Asks for a kick with the next request. Returns true if one can be taken now.
-    pub(crate) fn listen(&mut self, guest: &impl Memory) -> Result<bool, Broken> {
+    pub(crate) fn listen(&mut self, guest: &Guest) -> Result<bool, Broken> {
         let takes = self.takes();
         let Some(live) = self.live.as_mut().filter(|_| takes) else { return Ok(false) };
-        Ok(!live.redo.is_empty() || live.queue.listen(guest)?)
+        if !live.redo.is_empty() {
+            return Ok(true);
+        }
+        let there = live.queue.listen(guest)?;
+        self.mark_used(guest);
+        Ok(there)
     }
 
-    /// Stops taking requests, so that the queue can be stopped.
-    pub(crate) fn leave(&mut self) {
-        self.leaving = true;
+    /// Takes no request any more that is not offered yet, so that the queue can be stopped.
+    pub(crate) fn leave(&mut self, guest: &Guest) {
+        self.leaving = self.live.as_ref().map(|live| {
+            let offered = live.queue.offered(guest).ok().filter(|_| self.enabled);
+            offered.unwrap_or(live.queue.next())
+        });
     }
 
     /// Stops the queue, which is queue `number`, if possible, and returns the index of the next
     /// request.
     pub(crate) fn stop(&mut self, number: usize, notes: Option<&Notes>) -> Option<u16> {
         if let Some(live) = &self.live {
-            if live.queue.in_flight() > 0 || !live.redo.is_empty() {
+            let takes = self.leaving.is_some() && self.takes();
+            if live.queue.in_flight() > 0 || !live.redo.is_empty() || takes {
                 return None;
             }
             self.base = live.queue.next();
@@ -253,7 +279,7 @@ impl Ring {
     }
 
     fn drop_live(&mut self) {
-        (self.live, self.kick, self.leaving) = (None, None, false);
+        (self.live, self.kick, self.leaving) = (None, None, None);
     }
 
     /// Returns the kick descriptor, if the queue is served.
@@ -277,13 +303,15 @@ impl Ring {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vhost::log::Log;
     use rustix::event::{EventfdFlags, eventfd};
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use target::virtio::Memory;
 
     const SIZE: u16 = 4;
     /// The addresses of the rings.
     const AT: Addresses =
-        Addresses { queue: 0, descriptors: 0x1000, available: 0x2000, used: 0x3000 };
+        Addresses { queue: 0, descriptors: 0x1000, available: 0x2000, used: 0x3000, log: None };
 
     fn memory() -> OwnedFd {
         let file = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
@@ -346,6 +374,68 @@ mod tests {
         let mut third = Ring::default();
         serve(&mut third, &guest, &notes, 4);
         assert!(third.live.as_ref().unwrap().redo.is_empty());
+    }
+
+    /// The marks of a log of 16 pages: the numbers of the pages.
+    fn collect(log: &OwnedFd) -> Vec<usize> {
+        let mut bytes = [0; 2];
+        rustix::io::pread(log, &mut bytes, 0).unwrap();
+        rustix::io::pwrite(log, &[0; 2], 0).unwrap();
+        (0..16).filter(|page| u16::from_le_bytes(bytes) >> page & 1 == 1).collect()
+    }
+
+    #[test]
+    fn the_used_ring_is_marked_also_under_the_address_that_it_has_in_the_log() {
+        let (mut guest, notes, log) = (guest(), notes(), memory());
+        let of = target::vhost::message::Log { len: 2, offset: 0 };
+        guest.set_log(Log::open(of, &log).unwrap()).unwrap();
+        guest.set_logging(true).unwrap();
+        let mut ring = Ring::default();
+        serve(&mut ring, &guest, &notes, 0);
+        // Again, with event indices: the device writes to the used ring when it asks for kicks.
+        ring.start(0, &guest, Some(&notes), true).unwrap();
+        offer(&guest, 0, &[0, 1, 2]);
+        (0..3).for_each(|head| assert_eq!(next(&mut ring, &guest, &notes), Some(head)));
+        collect(&log);
+        // The monitor sets the addresses anew while the queue is served.
+        let named = [(None, &[3][..]), (Some(0x3000), &[3]), (Some(0x7fff), &[3, 7, 8])];
+        for (head, (log_at, pages)) in (0..).zip(named) {
+            ring.addresses = Some(Addresses { log: log_at, ..AT });
+            ring.push(&guest, Some(&notes), head, 1).unwrap();
+            assert_eq!(collect(&log), pages, "{log_at:x?}");
+            ring.listen(&guest).unwrap();
+            assert_eq!(collect(&log), pages, "{log_at:x?}");
+        }
+    }
+
+    #[test]
+    fn a_queue_stops_after_everything_that_was_offered_before() {
+        let (guest, notes) = (guest(), notes());
+        let mut ring = Ring::default();
+        serve(&mut ring, &guest, &notes, 0);
+        offer(&guest, 0, &[0, 1]);
+        assert_eq!(next(&mut ring, &guest, &notes), Some(0));
+        ring.leave(&guest);
+        offer(&guest, 2, &[2]);
+        ring.push(&guest, Some(&notes), 0, 1).unwrap();
+        assert_eq!(ring.stop(0, Some(&notes)), None, "one was offered, and was not taken yet");
+        assert!(ring.listen(&guest).unwrap());
+        assert_eq!([0; 2].map(|_| next(&mut ring, &guest, &notes)), [Some(1), None]);
+        assert_eq!(ring.stop(0, Some(&notes)), None, "it is under way");
+        ring.push(&guest, Some(&notes), 1, 1).unwrap();
+        assert!(!ring.listen(&guest).unwrap());
+        assert_eq!(ring.stop(0, Some(&notes)), Some(2), "the last one was offered later");
+        // One that is not enabled takes nothing, and an impossible index breaks the queue.
+        serve(&mut ring, &guest, &notes, 2);
+        ring.enabled = false;
+        ring.leave(&guest);
+        assert_eq!(ring.stop(0, Some(&notes)), Some(2));
+        serve(&mut ring, &guest, &notes, 2);
+        assert!(guest.store(AT.available + 2, 2 + SIZE + 1));
+        ring.leave(&guest);
+        assert!(ring.next(&guest, Some(&notes), &mut Chain::default()).is_err());
+        ring.breaks();
+        assert_eq!(ring.stop(0, Some(&notes)), Some(2));
     }
 
     #[test]

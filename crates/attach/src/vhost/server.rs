@@ -366,6 +366,7 @@ impl Server {
                 }
             }
             let connection = &mut self.connections[at];
+            connection.guest.signal();
             if let Err(why) = connection.leave() {
                 eprintln!("the connection of a virtual machine is closed: {why:#}");
                 let serial = connection.serial;

@@ -13,6 +13,8 @@ const CONFIG: usize = 256;
 const VERSION: u32 = 1;
 /// NEED_REPLY: an acknowledgement is wanted for a request that has no answer.
 const NEED_REPLY: u32 = 1 << 3;
+/// VHOST_VRING_F_LOG: what is written to the used ring is logged under an address of its own.
+const LOG_USED: u32 = 1;
 /// No file descriptor comes with this ring.
 const NO_FILE: u64 = 1 << 8;
 
@@ -80,6 +82,8 @@ pub struct Addresses {
     pub used: u64,
     /// The available ring.
     pub available: u64,
+    /// The address of the used ring in the log of written pages, if it is to be logged.
+    pub log: Option<u64>,
 }
 
 /// A ring that gets a file descriptor, or none.
@@ -115,6 +119,15 @@ pub struct Notes {
     pub size: u16,
 }
 
+/// The log of written pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Log {
+    /// Its length in bytes.
+    pub len: u64,
+    /// Where it begins in its file.
+    pub offset: u64,
+}
+
 /// A message of the frontend.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // They are the names of the protocol.
@@ -124,6 +137,8 @@ pub enum Message {
     SetOwner,
     ResetOwner,
     SetMemTable(Vec<Region>),
+    SetLogBase(Log),
+    SetLogFd,
     SetVringNum(Ring),
     SetVringAddr(Addresses),
     SetVringBase(Ring),
@@ -160,6 +175,15 @@ impl Message {
                 let regions = regions(body).ok_or(wrong)?;
                 wanted = regions.len();
                 Message::SetMemTable(regions)
+            }
+            6 => {
+                let mut fields = of(16)?;
+                wanted = 1;
+                Message::SetLogBase(Log { len: fields.u64(), offset: fields.u64() })
+            }
+            7 => {
+                wanted = 1;
+                Message::SetLogFd
             }
             8 => Message::SetVringNum(of(8)?.ring()),
             9 => Message::SetVringAddr(addresses(of(40)?)),
@@ -232,8 +256,10 @@ impl Fields<'_> {
 }
 
 fn addresses(mut fields: Fields<'_>) -> Addresses {
-    let (queue, _flags) = (fields.u32(), fields.u32());
-    Addresses { queue, descriptors: fields.u64(), used: fields.u64(), available: fields.u64() }
+    let (queue, flags) = (fields.u32(), fields.u32());
+    let (descriptors, used, available) = (fields.u64(), fields.u64(), fields.u64());
+    let log = (flags & LOG_USED != 0).then(|| fields.u64());
+    Addresses { queue, descriptors, used, available, log }
 }
 
 fn regions(body: &[u8]) -> Option<Vec<Region>> {

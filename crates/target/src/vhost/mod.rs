@@ -4,6 +4,7 @@
 //! | module | content |
 //! |---|---|
 //! | [`message`] | the messages of the frontend |
+//! | [`log`] | which pages of the guest's memory were written, for a migration |
 //! | [`reply`] | the messages of the backend |
 //!
 //! A message is a head of 12 bytes and a body, on a unix socket. File descriptors accompany it.
@@ -11,6 +12,7 @@
 //!
 //! Invariant: a message is either decoded completely, or is a [`Fault`].
 
+pub mod log;
 pub mod message;
 pub mod reply;
 
@@ -22,6 +24,8 @@ use core::fmt;
 pub mod protocol {
     /// Several queues.
     pub const MQ: u64 = 1 << 0;
+    /// The log of written pages comes as a file.
+    pub const LOG_SHMFD: u64 = 1 << 1;
     /// Any message may ask for an answer.
     pub const REPLY_ACK: u64 = 1 << 3;
     /// The backend may send requests to the frontend.
@@ -33,11 +37,16 @@ pub mod protocol {
     /// The device can be reset.
     pub const RESET_DEVICE: u64 = 1 << 13;
     /// All features that this backend supports.
-    pub const ALL: u64 = MQ | REPLY_ACK | BACKEND_REQ | CONFIG | INFLIGHT_SHMFD | RESET_DEVICE;
+    pub const ALL: u64 =
+        MQ | LOG_SHMFD | REPLY_ACK | BACKEND_REQ | CONFIG | INFLIGHT_SHMFD | RESET_DEVICE;
 }
 
 /// The device feature that announces protocol features.
 pub const PROTOCOL_FEATURES: u64 = 1 << 30;
+
+/// The device feature by which a frontend switches the [`log`] of written pages on and off, also
+/// while queues are served.
+pub const LOG_ALL: u64 = 1 << 26;
 
 /// Why a message of the frontend is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

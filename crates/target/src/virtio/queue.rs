@@ -43,8 +43,13 @@ impl Rings {
         // Each ring has its flags and index before its entries, and one number after them.
         let all = is_there(self.descriptors, 16, 16 * size)
             && is_there(self.available, 2, 6 + 2 * size)
-            && is_there(self.used, 4, 6 + 8 * size);
+            && is_there(self.used, 4, self.used_bytes());
         if all { Ok(()) } else { Err(Broken::Rings) }
+    }
+
+    /// Returns the length of the used ring in bytes.
+    pub fn used_bytes(&self) -> u64 {
+        6 + 8 * u64::from(self.size)
     }
 
     /// Returns the slot of an index in a ring.
@@ -105,18 +110,21 @@ impl Queue {
         self.in_flight
     }
 
+    /// Returns the index after the last chain that the driver has made available.
+    pub fn offered(&self, memory: &impl Memory) -> Result<u16, Broken> {
+        memory.load(self.rings.available + 2).ok_or(Broken::Rings)
+    }
+
     /// Takes the next available chain, and returns its head.
     pub fn pop(&mut self, memory: &impl Memory, chain: &mut Chain) -> Result<Option<u16>, Broken> {
-        let available = self.rings.available;
-        let offered = memory.load(available + 2).ok_or(Broken::Rings)?;
-        let waiting = offered.wrapping_sub(self.next);
+        let waiting = self.offered(memory)?.wrapping_sub(self.next);
         if waiting == 0 {
             return Ok(None);
         }
         if waiting > self.rings.size {
             return Err(Broken::TooMany);
         }
-        let at = available + 4 + 2 * self.rings.slot(self.next);
+        let at = self.rings.available + 4 + 2 * self.rings.slot(self.next);
         let head = memory.load(at).ok_or(Broken::Rings)?;
         self.take(memory, head, chain)?;
         self.next = self.next.wrapping_add(1);
@@ -185,8 +193,7 @@ impl Queue {
             }
         }
         fence(Ordering::SeqCst);
-        let offered = memory.load(self.rings.available + 2).ok_or(Broken::Rings)?;
-        Ok(offered != self.next)
+        Ok(self.offered(memory)? != self.next)
     }
 }
 

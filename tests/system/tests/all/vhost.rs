@@ -39,7 +39,7 @@ fn range(at: u64, len: u64, flags: u32) -> Vec<u8> {
 }
 
 /// Writes at random places over all queues, at full depth, and keeps what has to be there.
-fn scatter(
+pub(super) fn scatter(
     machine: &mut Machine,
     queues: usize,
     content: &mut [u8],
@@ -70,7 +70,7 @@ fn scatter(
 }
 
 /// Reads everything over all queues, and compares it.
-fn compare(machine: &mut Machine, queues: usize, content: &[u8]) -> Result<()> {
+pub(super) fn compare(machine: &mut Machine, queues: usize, content: &[u8]) -> Result<()> {
     let chunks: Vec<&[u8]> = content.chunks(DATA_MAX as usize).collect();
     for round in chunks.chunks(queues).enumerate() {
         let (first, all) = (round.0 * queues, round.1);
@@ -295,6 +295,8 @@ fn hostile_messages(socket: &Path) -> Result<()> {
         [head(12, 1, 8), vec![0, 1, 0, 0, 0, 0, 0, 0]].concat(),
         [head(31, 1, 24), vec![0xff; 24]].concat(),
         head(77, 1, 0),
+        [head(6, 1, 16), vec![1; 16]].concat(),
+        head(7, 1, 0),
     ];
     for (n, stream) in streams.iter().enumerate() {
         let mut channel = Channel::connect(socket)?;
@@ -312,6 +314,8 @@ fn hostile_messages(socket: &Path) -> Result<()> {
         (12, vec![0; 8], &files[..12]),
         (5, [vec![1, 0, 0, 0, 0, 0, 0, 0], vec![1; 32]].concat(), &files[..1]),
         (32, vec![1; 24], &files[..1]),
+        (6, vec![1; 16], &files[..1]),
+        (7, vec![], &files[..1]),
     ] {
         let mut channel = Channel::connect(socket)?;
         let _ = channel.say(request, 0, &body, files);
@@ -324,6 +328,7 @@ fn hostile_messages(socket: &Path) -> Result<()> {
     let zero = std::fs::File::open("/dev/zero")?;
     let table = [1u64, 0, 1 << 40, 0, 0].iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>();
     ensure!(!channel.order(5, &table, &[zero.as_fd()])?, "memory that is not there");
+    ensure!(!channel.order(6, &[1; 16], &[zero.as_fd()])?, "a log that is not there");
     // Half a message, and then nothing.
     Channel::connect(socket)?.send(&head(2, 1, 8)[..7], &[])
 }

@@ -1,7 +1,9 @@
 //! Tests of the messages of vhost-user.
 
+mod log;
+
 use proptest::prelude::*;
-use target::vhost::message::{Addresses, BODY_MAX, Config, File, Notes, Region, Ring};
+use target::vhost::message::{Addresses, BODY_MAX, Config, File, Log, Notes, Region, Ring};
 use target::vhost::{Fault, Head, Message, reply};
 
 fn words(words: &[u64]) -> Vec<u8> {
@@ -35,8 +37,14 @@ fn messages_are_read_as_the_protocol_lays_them_out() {
     assert_eq!(of(10, &pair, 0), Ok(Message::SetVringBase(ring(2, 7))));
     assert_eq!(of(11, &pair, 0), Ok(Message::GetVringBase { queue: 2 }));
     assert_eq!(of(18, &pair, 0), Ok(Message::SetVringEnable(ring(2, 7))));
-    let addresses = Addresses { queue: 3, descriptors: 10, used: 20, available: 30 };
-    assert_eq!(of(9, &words(&[3, 10, 20, 30, 40]), 0), Ok(Message::SetVringAddr(addresses)));
+    let addresses = |log| Addresses { queue: 3, descriptors: 10, used: 20, available: 30, log };
+    for (flags, log) in [(0, None), (1, Some(40)), (2, None)] {
+        let body = words(&[flags << 32 | 3, 10, 20, 30, 40]);
+        assert_eq!(of(9, &body, 0), Ok(Message::SetVringAddr(addresses(log))));
+    }
+    let log = Log { len: 50, offset: 60 };
+    assert_eq!(of(6, &words(&[50, 60]), 1), Ok(Message::SetLogBase(log)));
+    assert_eq!(of(7, &[], 1), Ok(Message::SetLogFd));
     let file = |has_file| File { queue: 1, has_file };
     assert_eq!(of(12, &words(&[1]), 1), Ok(Message::SetVringKick(file(true))));
     assert_eq!(of(13, &words(&[0x101]), 0), Ok(Message::SetVringCall(file(false))));
@@ -65,7 +73,7 @@ fn messages_are_read_as_the_protocol_lays_them_out() {
 
 #[test]
 fn wrong_lengths_and_wrong_numbers_of_files_are_refused() {
-    for request in [2, 8, 9, 10, 11, 12, 13, 14, 16, 18, 24, 25, 31, 32] {
+    for request in [2, 6, 8, 9, 10, 11, 12, 13, 14, 16, 18, 24, 25, 31, 32] {
         for len in [0, 7, 9, 39, 41, BODY_MAX] {
             let refused = Message::parse(request, &vec![0; len], 0);
             assert_eq!(refused, Err(Fault::Length { request, len }), "{request} {len}");
@@ -81,7 +89,8 @@ fn wrong_lengths_and_wrong_numbers_of_files_are_refused() {
     };
     assert!(files(1, &[], 1) && files(12, &words(&[0]), 0) && files(12, &words(&[0x100]), 1));
     assert!(files(5, &words(&[1, 0, 0, 0, 0]), 0) && files(21, &[], 0) && files(21, &[], 2));
-    for request in [0, 6, 7, 19, 20, 22, 28, 33, 35, 40, u32::MAX] {
+    assert!(files(6, &words(&[1, 0]), 0) && files(6, &words(&[1, 0]), 2) && files(7, &[], 0));
+    for request in [0, 19, 20, 22, 28, 33, 35, 40, u32::MAX] {
         assert_eq!(Message::parse(request, &[], 0), Err(Fault::Unknown(request)));
     }
 }
