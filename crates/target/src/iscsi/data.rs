@@ -69,24 +69,26 @@ impl Full {
         }
         if common.last {
             if unsolicited {
-                self.end_unsolicited(handle, turn);
-            } else if let Some(task) = self.tasks.get(handle) {
+                return self.end_unsolicited(handle, turn);
+            }
+            if let Some(task) = self.tasks.get(handle) {
                 task.flow = Flow::Idle;
             }
             self.advance(handle, turn);
         }
     }
 
-    /// Records that no more unsolicited data comes. A read begins now, or waits for credit: its
-    /// data need not wait for the host when it comes.
+    /// Records that no more unsolicited data comes, and continues the command. A read begins now, or
+    /// waits for credit: its data need not wait for the host when it comes.
+    #[inline]
     pub(crate) fn end_unsolicited(&mut self, handle: u32, turn: &mut Turn<'_>) {
-        if let Some(task) = self.tasks.get(handle) {
-            (task.flow, task.unsolicited) = (Flow::Idle, task.received);
-            if matches!(task.work, Work::Read(_)) {
-                task.pieces = 1;
-                self.reading.push_back(handle);
-                self.read_more(turn);
-            }
+        let Some(task) = self.tasks.get(handle) else { return };
+        (task.flow, task.unsolicited) = (Flow::Idle, task.received);
+        if matches!(task.work, Work::Read(_)) {
+            task.pieces = 1;
+            self.read(handle, turn);
+        } else {
+            self.advance(handle, turn);
         }
     }
 
@@ -99,7 +101,7 @@ impl Full {
         if wants == 0 || task.failed.is_some() {
             return;
         }
-        let mut data = data.slice(0..wants as usize);
+        let mut data = data.cut(0..wants as usize);
         match &mut task.work {
             Work::Gather(gather, buffer) => {
                 if wants == gather.len {
@@ -120,7 +122,7 @@ impl Full {
                     self.piece(handle, start, data, turn);
                 }
             }
-            Work::Answer(_) | Work::Read(_) | Work::Run(_) | Work::Ask(_) => {}
+            Work::Answer(_) | Work::Read(_) | Work::Run(_) | Work::Ask(..) => {}
         }
     }
 
@@ -130,12 +132,13 @@ impl Full {
         let len = data.len() as u32;
         let tag = tag(handle, offset, len);
         let (transfer, kind) = match &task.work {
-            Work::Write(transfer) => (*transfer, BlockKind::Write),
-            Work::Verify(transfer) => (*transfer, BlockKind::Read),
+            Work::Write(transfer) => (transfer, BlockKind::Write),
+            Work::Verify(transfer) => (transfer, BlockKind::Read),
             _ => return,
         };
         if !self.places.has_room() {
-            return task.fail(offset, transfer.failed(BlockError::Busy.into(), offset));
+            let answer = transfer.failed(BlockError::Busy.into(), offset);
+            return task.fail(offset, answer);
         }
         if task.failed.is_some() {
             return;
@@ -178,20 +181,17 @@ impl Full {
     /// Sends the data of a command, with its status in the last PDU. A PDU is at most as long as
     /// the initiator's longest data segment, and a sequence at most as long as a burst.
     pub(crate) fn data_in(&self, itt: u32, answer: Answer, turn: &mut Turn<'_>) {
-        let Answer { status, data, residual, .. } = answer;
-        let (len, burst) = (data.len(), self.params.max_burst as usize);
-        let (mut offset, mut data_sn) = (0, 0);
-        while offset < len {
-            let burst_end = (offset / burst + 1) * burst;
-            let end = (offset + self.params.segment as usize).min(burst_end).min(len);
-            let at = offset as u32;
-            let reply = if end == len {
-                Reply::data_in_status(itt, data_sn, at, status, residual)
-            } else {
-                Reply::data_in(itt, data_sn, at, end == burst_end)
-            };
-            turn.send_data(reply, data.slice(offset..end));
-            (offset, data_sn) = (end, data_sn + 1);
+        let Answer { status, mut data, residual, .. } = answer;
+        let (segment, burst) = (self.params.segment as usize, self.params.max_burst as usize);
+        let (mut offset, mut data_sn, mut left) = (0, 0, burst);
+        while data.len() > segment.min(left) {
+            let part = segment.min(left);
+            left -= part;
+            turn.send_data(Reply::data_in(itt, data_sn, offset, left == 0), data.slice(0..part));
+            left = if left == 0 { burst } else { left };
+            (offset, data_sn) = (offset + part as u32, data_sn + 1);
+            data = data.slice(part..data.len());
         }
+        turn.send_data(Reply::data_in_status(itt, data_sn, offset, status, residual), data);
     }
 }

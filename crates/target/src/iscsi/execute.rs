@@ -20,7 +20,7 @@ use super::tasks::{Flow, Task, Work};
 use super::wire::Turn;
 use crate::piece::{piece, tag};
 use crate::scsi::{Answer, Command, Failure, Request, Sense, Status, Step, Transfer};
-use crate::{Action, Asked, Question};
+use crate::{Action, Asked};
 use seam::{BlockError, BlockKind, BlockRequest, Buf};
 
 impl Full {
@@ -28,7 +28,7 @@ impl Full {
     pub(crate) fn command(
         &mut self,
         common: &pdu::Common,
-        command: &pdu::Command,
+        command: &pdu::Command<'_>,
         data: Buf,
         turn: &mut Turn<'_>,
     ) {
@@ -43,98 +43,90 @@ impl Full {
         let announced = |announces: bool| if announces { command.expected } else { 0 };
         let scsi = Command {
             lun: common.lun,
-            cdb: &command.cdb,
+            cdb: command.cdb,
             attribute: command.attribute,
             reads: announced(command.reads),
             sends: announced(command.writes),
         };
         let Some(device) = &mut self.device else { return };
-        let step = if self.leaving && !device.is_removed() {
+        let mut step = if self.leaving && !device.is_removed() {
             Step::Answer(Answer::bare(Status::Busy))
         } else {
             device.start(&scsi, turn.pool)
         };
-        let step = self.room_for(step);
-        let work = Work::Answer(Answer::good());
-        let mut task = Task::new(common.itt, common.lun, common.cmd_sn, common.immediate, work);
-        (task.flow, task.since) = (Flow::Unsolicited(unsolicited), self.now);
+        if !self.has_room(&step) {
+            step = Step::Answer(Answer::bare(Status::TaskSetFull));
+        }
+        let work = Work::from(step);
+        let (asks, now) = (work.asks(), self.now);
+        let handle = self.tasks.insert(common, || Task::new(common, now, work, unsolicited));
         if !common.immediate {
             turn.wire.opened();
         }
-        let handle = self.tasks.insert(task);
-        self.step(handle, step, turn);
-        self.arrive(handle, data, turn);
+        if asks {
+            self.ask(handle, turn);
+        }
+        if !data.is_empty() {
+            self.arrive(handle, data, turn);
+        }
         if common.last {
             self.end_unsolicited(handle, turn);
         }
-        self.advance(handle, turn);
     }
 
-    /// Returns the step, or "task set full" if the session has too many requests under way.
-    fn room_for(&self, step: Step) -> Step {
-        let room = match step {
+    /// Returns true if the session has room for the requests of this step.
+    #[inline]
+    fn has_room(&self, step: &Step) -> bool {
+        match step {
             Step::Write(_) => self.places.admits_write(),
             Step::Answer(_) | Step::Reserve(_) | Step::Report(_) | Step::Activate => true,
             Step::Read(_) | Step::Verify(_) | Step::Gather(_) | Step::Run(_) => {
                 self.places.has_room()
             }
-        };
-        if room { step } else { Step::Answer(Answer::bare(Status::TaskSetFull)) }
+        }
     }
 
-    /// Executes the step. [`Full::advance`] follows.
-    fn step(&mut self, handle: u32, step: Step, turn: &mut Turn<'_>) {
+    /// Makes the first request of a command that needs no data of the host and is no read, or asks
+    /// the MDM.
+    fn ask(&mut self, handle: u32, turn: &mut Turn<'_>) {
         let (Some(task), Some(device)) = (self.tasks.get(handle), &self.device) else { return };
-        let (tag, volume) = (tag(handle, 0, 0), device.unit().volume);
-        match step {
-            Step::Answer(answer) => task.work = Work::Answer(answer),
-            // It begins when the host has sent all that it announced.
-            Step::Read(transfer) => task.work = Work::Read(transfer),
-            Step::Write(transfer) => task.work = Work::Write(transfer),
-            Step::Verify(transfer) => task.work = Work::Verify(transfer),
-            Step::Gather(gather) => task.work = Work::Gather(gather, Buf::EMPTY),
-            Step::Run(plan) => {
+        match &task.work {
+            Work::Run(plan) => {
                 let request = plan.request();
-                task.work = Work::Run(plan);
                 task.pieces = 1;
                 self.ask_volume(handle, request, turn);
             }
-            Step::Reserve(change) => {
-                task.work = Work::Ask(None);
+            Work::Ask(question, _) => {
+                let (question, volume) = (*question, device.unit().volume);
                 task.pieces = 1;
-                turn.ask(Action::Ask { tag, volume, question: Question::Reserve(change) });
+                turn.ask(Action::Ask { tag: tag(handle, 0, 0), volume, question });
             }
-            Step::Report(report) => {
-                task.work = Work::Ask(Some(report));
-                task.pieces = 1;
-                turn.ask(Action::Ask { tag, volume, question: Question::Report });
-            }
-            Step::Activate => {
-                task.work = Work::Ask(None);
-                task.pieces = 1;
-                turn.ask(Action::Ask { tag, volume, question: Question::Activate });
-            }
+            _ => {}
         }
     }
 
     /// Continues a command after data has arrived or a request is done: asks for more data, goes to
     /// the next step, or answers.
+    #[inline]
     pub(crate) fn advance(&mut self, handle: u32, turn: &mut Turn<'_>) {
         let Some(task) = self.tasks.get(handle) else { return };
         if task.flow != Flow::Idle || task.aborted {
             return;
         }
-        let failed = task.failed.is_some();
-        if task.received < task.wants() && !failed {
+        if task.failed.is_none() && task.received < task.wants() {
             task.flow = Flow::Queued;
             self.asking.push_back(handle);
-            return self.ask_more(turn);
+            self.ask_more(turn);
+        } else if task.pieces == 0 {
+            self.conclude(handle, turn);
         }
-        if task.pieces > 0 {
-            return;
-        }
-        if let Some((_, answer)) = task.failed.take() {
-            return self.answer(handle, answer, turn);
+    }
+
+    /// Goes to the next step of a command whose data and requests have all arrived, or answers.
+    fn conclude(&mut self, handle: u32, turn: &mut Turn<'_>) {
+        let Some(task) = self.tasks.get(handle) else { return };
+        if let Some(failed) = task.failed.take() {
+            return self.answer(handle, failed.1, turn);
         }
         match &mut task.work {
             Work::Answer(answer) => {
@@ -148,11 +140,11 @@ impl Full {
             Work::Gather(gather, data) => {
                 let (gather, data) = (*gather, core::mem::take(data));
                 let Some(device) = &mut self.device else { return };
-                let step = device.gathered(gather, data, turn.pool);
-                self.step(handle, step, turn);
+                task.work = device.gathered(gather, data, turn.pool).into();
+                self.ask(handle, turn);
                 self.advance(handle, turn);
             }
-            Work::Read(_) | Work::Run(_) | Work::Ask(_) => {} // the answer comes with the result
+            Work::Read(_) | Work::Run(_) | Work::Ask(..) => {} // the answer comes with the result
         }
     }
 
@@ -160,7 +152,7 @@ impl Full {
     pub(crate) fn asked(&mut self, tag: u64, asked: Asked<'_>, turn: &mut Turn<'_>) {
         let handle = tag as u32;
         let (Some(task), Some(device)) = (self.tasks.get(handle), &self.device) else { return };
-        let Work::Ask(report) = &task.work else { return };
+        let Work::Ask(_, report) = &task.work else { return };
         let answer = match (report, asked) {
             (None, Asked::Reserved(result)) => device.reserved(result),
             (Some(report), Asked::Table(table)) => device.report(*report, table, turn.pool),
@@ -185,31 +177,40 @@ impl Full {
         turn.ask(Action::Request { tag: tag(handle, 0, 0), request });
     }
 
-    /// Begins reads that wait, while there is credit.
-    pub(crate) fn read_more(&mut self, turn: &mut Turn<'_>) {
-        while let Some(&handle) = self.reading.front() {
-            let (Some(task), Some(device)) = (self.tasks.get(handle), &self.device) else {
-                self.reading.pop_front();
-                continue;
-            };
-            let Work::Read(transfer) = &task.work else {
-                unreachable!("only reads are in this list");
-            };
-            if !self.credit.read(transfer.len) {
-                return;
-            }
-            let request = BlockRequest {
-                volume: device.unit().volume,
-                kind: BlockKind::Read,
-                at: transfer.at,
-                len: transfer.len,
-                body: Buf::EMPTY,
-            };
-            (task.outstanding, task.asked) = (transfer.len, 1);
-            self.places.take();
-            self.reading.pop_front();
-            turn.ask(Action::Request { tag: tag(handle, 0, 0), request });
+    /// Begins a read, or lets it wait for credit behind other reads.
+    #[inline]
+    pub(crate) fn read(&mut self, handle: u32, turn: &mut Turn<'_>) {
+        if !self.reading.is_empty() || !self.begin_read(handle, turn) {
+            self.reading.push_back(handle);
         }
+    }
+
+    /// Begins reads that wait, while there is credit.
+    #[inline]
+    pub(crate) fn read_more(&mut self, turn: &mut Turn<'_>) {
+        while let Some(&handle) = self.reading.front()
+            && self.begin_read(handle, turn)
+        {
+            self.reading.pop_front();
+        }
+    }
+
+    /// Begins a read. Returns false if there is not enough credit.
+    fn begin_read(&mut self, handle: u32, turn: &mut Turn<'_>) -> bool {
+        let (Some(task), Some(device)) = (self.tasks.get(handle), &self.device) else {
+            return true; // it is over
+        };
+        let Work::Read(transfer) = &task.work else { unreachable!("not a read") };
+        let Transfer { at, len, .. } = *transfer;
+        if !self.credit.read(len) {
+            return false;
+        }
+        (task.outstanding, task.asked) = (len, 1);
+        self.places.take();
+        let (volume, kind, body) = (device.unit().volume, BlockKind::Read, Buf::EMPTY);
+        let request = BlockRequest { volume, kind, at, len, body };
+        turn.ask(Action::Request { tag: tag(handle, 0, 0), request });
+        true
     }
 
     /// Handles the result of a request.
@@ -224,15 +225,10 @@ impl Full {
         self.places.give_back(asked);
         let gone = matches!(result, Err(BlockError::NoSuchVolume));
         match &mut task.work {
-            Work::Read(transfer) => {
-                let transfer = *transfer;
+            Work::Read(_) => self.read_done(handle, result, turn),
+            Work::Write(_) | Work::Verify(_) => {
                 task.pieces -= 1;
-                self.read_done(handle, &transfer, result, turn);
-            }
-            Work::Write(transfer) | Work::Verify(transfer) => {
-                let transfer = *transfer;
-                task.pieces -= 1;
-                self.piece_done(tag, &transfer, result, turn);
+                self.piece_done(tag, result, turn);
                 self.advance(handle, turn);
             }
             Work::Run(plan) => {
@@ -247,9 +243,8 @@ impl Full {
                 }
                 self.advance(handle, turn);
             }
-            Work::Answer(_) | Work::Gather(..) | Work::Ask(_) => return,
+            Work::Answer(_) | Work::Gather(..) | Work::Ask(..) => return,
         }
-        self.settle(turn);
         if gone {
             self.volume_gone(turn);
         }
@@ -263,41 +258,31 @@ impl Full {
         }
     }
 
-    fn read_done(
-        &mut self,
-        handle: u32,
-        transfer: &Transfer,
-        result: Result<Buf, BlockError>,
-        turn: &mut Turn<'_>,
-    ) {
+    fn read_done(&mut self, handle: u32, result: Result<Buf, BlockError>, turn: &mut Turn<'_>) {
         let Some(task) = self.tasks.get(handle) else { return };
-        self.credit.read_done(core::mem::take(&mut task.outstanding));
-        if !task.aborted {
+        let Work::Read(transfer) = &task.work else { return };
+        task.pieces -= 1;
+        if task.aborted {
+            self.credit.read_done(core::mem::take(&mut task.outstanding));
+        } else {
             let answer = match result {
                 Ok(data) if data.len() == transfer.len as usize => {
-                    let mut answer = transfer.done();
-                    answer.data = data.slice(0..transfer.moves as usize);
-                    answer
+                    Answer { data: data.cut(0..transfer.moves as usize), ..transfer.done() }
                 }
                 Ok(_) => transfer.unread(Failure::Block(BlockError::Media)),
                 Err(error) => transfer.unread(Failure::from(error)),
             };
-            task.work = Work::Answer(answer);
-            self.advance(handle, turn);
+            self.answer(handle, answer, turn);
         }
         self.read_more(turn);
     }
 
-    fn piece_done(
-        &mut self,
-        tag: u64,
-        transfer: &Transfer,
-        result: Result<Buf, BlockError>,
-        turn: &mut Turn<'_>,
-    ) {
+    fn piece_done(&mut self, tag: u64, result: Result<Buf, BlockError>, turn: &mut Turn<'_>) {
         let (offset, len) = piece(tag);
-        let sent = self.comparing.remove(&tag);
+        let compares = !self.comparing.is_empty();
+        let sent = if compares { self.comparing.remove(&tag) } else { None };
         let Some(task) = self.tasks.get(tag as u32) else { return };
+        let (Work::Write(transfer) | Work::Verify(transfer)) = &task.work else { return };
         let solicited = task.solicited(offset, len).min(task.outstanding);
         task.outstanding -= solicited;
         let failed = match (result, sent) {
@@ -332,10 +317,10 @@ impl Full {
 
     /// Answers a command and removes it.
     pub(crate) fn answer(&mut self, handle: u32, answer: Answer, turn: &mut Turn<'_>) {
-        let Some(task) = self.forget(handle, turn) else { return };
+        let Some((itt, r2ts)) = self.forget(handle, turn) else { return };
         if answer.data.is_empty() {
             let Answer { status, sense, residual, .. } = answer;
-            let reply = Reply::scsi(task.itt, status, residual, task.r2t_sn);
+            let reply = Reply::scsi(itt, status, residual, r2ts);
             match sense {
                 None => turn.send(reply, &[]),
                 Some(sense) => {
@@ -347,14 +332,14 @@ impl Full {
                 }
             }
         } else {
-            self.data_in(task.itt, answer, turn);
+            self.data_in(itt, answer, turn);
         }
-        self.settle(turn);
     }
 
-    /// Removes a command and everything that it holds.
-    pub(crate) fn forget(&mut self, handle: u32, turn: &mut Turn<'_>) -> Option<Task> {
-        let task = self.tasks.remove(handle)?;
+    /// Removes a command and everything that it holds. Returns its tag, and how many R2Ts were sent
+    /// for it.
+    pub(crate) fn forget(&mut self, handle: u32, turn: &mut Turn<'_>) -> Option<(u32, u32)> {
+        let task = self.tasks.get(handle)?;
         if !task.immediate {
             turn.wire.ended();
         }
@@ -366,6 +351,8 @@ impl Full {
             Work::Read(_) => self.credit.read_done(task.outstanding),
             _ => self.credit.give_back(task.outstanding),
         }
-        Some(task)
+        let told = (task.itt, task.r2t_sn);
+        self.tasks.remove(handle);
+        Some(told)
     }
 }

@@ -14,7 +14,7 @@
 use super::keys::Params;
 use super::login::Entry;
 use super::manage::Managed;
-use super::pdu::{Body, Common, Pdu};
+use super::pdu::{Body, Common, Malformed, Pdu};
 use super::places::Places;
 use super::proto::*;
 use super::reply::Reply;
@@ -132,16 +132,16 @@ impl Full {
         }
     }
 
-    /// Handles a PDU. `head` has at least the bytes of a basic header segment.
+    /// Handles a PDU with this head.
     pub(crate) fn pdu(
         &mut self,
-        head: &[u8],
+        (head, pdu): (&[u8; BHS], Result<Pdu<'_>, Malformed>),
         data: Buf,
         targets: &dyn Targets,
         turn: &mut Turn<'_>,
     ) {
         self.heard = true;
-        let Ok(Pdu { common, body }) = Pdu::decode(head, data.len()) else {
+        let Ok(Pdu { common, body }) = pdu else {
             return self.malformed(head, turn);
         };
         match body {
@@ -173,7 +173,9 @@ impl Full {
                     self.strays.add(common.itt);
                     return reject(REJECT_IMMEDIATE, head, turn);
                 }
-                self.strays.forget(common.itt);
+                if !self.strays.is_empty() {
+                    self.strays.forget(common.itt);
+                }
                 self.command(&common, &command, data, turn);
             }
             Body::Management(request) if self.device.is_some() => {
@@ -191,7 +193,7 @@ impl Full {
     }
 
     /// Rejects a malformed PDU. Its command number counts nevertheless.
-    pub(crate) fn malformed(&mut self, head: &[u8], turn: &mut Turn<'_>) {
+    pub(crate) fn malformed(&mut self, head: &[u8; BHS], turn: &mut Turn<'_>) {
         let opcode = head[0] & OPCODE;
         let numbered = head[0] & IMMEDIATE == 0 && opcode != DATA_OUT && opcode != SNACK;
         if numbered && turn.wire.take(be32(head, 24)) == Order::Gap {
@@ -220,7 +222,7 @@ impl Full {
         common: &Common,
         more: bool,
         ttt: u32,
-        (head, data): (&[u8], &[u8]),
+        (head, data): (&[u8; BHS], &[u8]),
         targets: &dyn Targets,
         turn: &mut Turn<'_>,
     ) {
@@ -360,6 +362,6 @@ impl Full {
 }
 
 /// Rejects a PDU.
-pub(crate) fn reject(reason: u8, head: &[u8], turn: &mut Turn<'_>) {
-    turn.send(Reply::reject(reason), &head[..BHS]);
+pub(crate) fn reject(reason: u8, head: &[u8; BHS], turn: &mut Turn<'_>) {
+    turn.send(Reply::reject(reason), head);
 }

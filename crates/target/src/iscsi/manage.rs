@@ -218,7 +218,7 @@ impl Full {
         &mut self,
         common: &Common,
         (reason, cid): (u8, u16),
-        head: &[u8],
+        head: &[u8; BHS],
         turn: &mut Turn<'_>,
     ) {
         if self.managed.logout.is_some() {

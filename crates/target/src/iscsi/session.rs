@@ -123,14 +123,15 @@ impl Session {
         out: &mut Vec<Action>,
     ) {
         let mut turn = Turn { wire: &mut self.wire, pool, out };
+        let pdu = Pdu::decode(head, data.len());
         let login = match &mut self.phase {
-            Phase::Full(full) => return full.pdu(head, data, targets, &mut turn),
+            Phase::Full(full) => return full.pdu((head, pdu), data, targets, &mut turn),
             Phase::Login(login) => login,
         };
         if login.is_waiting() {
             return turn.close(Some("did not wait for the answer to its login request"));
         }
-        let Ok(Pdu { common, body }) = Pdu::decode(head, data.len()) else {
+        let Ok(Pdu { common, body }) = pdu else {
             return refuse(head, status::INITIATOR_ERROR, &mut turn);
         };
         let Body::Login(request) = body else {

@@ -3,11 +3,14 @@
 //! Invariants: the handle of a command names it in tags of requests, and in R2Ts. Pieces of a
 //! command are counted, not listed: the tag of a request says which piece it is.
 
+use super::pdu::Common;
 use super::proto::NO_TAG;
+use crate::Question;
 use crate::reserve::Access;
-use crate::scsi::{Answer, Failure, Gather, Plan, Report, Transfer};
+use crate::scsi::{Answer, Failure, Gather, Plan, Report, Step, Transfer};
 use crate::slots::Slots;
 use crate::split::SplitSector;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use base::Time;
 use base::time::Duration;
@@ -29,7 +32,33 @@ pub(crate) enum Work {
     /// Execute requests one after another.
     Run(Plan),
     /// Wait for the MDM to change reservations, or to report them.
-    Ask(Option<Report>),
+    Ask(Question, Option<Report>),
+}
+
+impl Work {
+    /// Returns true if it begins with a request or a question. Reads begin when the host has sent
+    /// all that it announced.
+    #[inline]
+    pub(crate) fn asks(&self) -> bool {
+        matches!(self, Work::Run(_) | Work::Ask(..))
+    }
+}
+
+impl From<Step> for Work {
+    #[inline]
+    fn from(step: Step) -> Work {
+        match step {
+            Step::Answer(answer) => Work::Answer(answer),
+            Step::Read(transfer) => Work::Read(transfer),
+            Step::Write(transfer) => Work::Write(transfer),
+            Step::Verify(transfer) => Work::Verify(transfer),
+            Step::Gather(gather) => Work::Gather(gather, Buf::EMPTY),
+            Step::Run(plan) => Work::Run(plan),
+            Step::Reserve(change) => Work::Ask(Question::Reserve(change), None),
+            Step::Report(report) => Work::Ask(Question::Report, Some(report)),
+            Step::Activate => Work::Ask(Question::Activate, None),
+        }
+    }
 }
 
 /// The data that a command may receive.
@@ -80,8 +109,9 @@ pub(crate) struct Task {
     pub(crate) full: bool,
     /// The start of a sector whose end has not arrived.
     pub(crate) split: SplitSector,
-    /// The lowest offset of a piece that has failed, and the answer.
-    pub(crate) failed: Option<(u32, Answer)>,
+    /// The lowest offset of a piece that has failed, and the answer. In memory of its own, because
+    /// few commands fail.
+    pub(crate) failed: Option<Box<(u32, Answer)>>,
     /// The command was aborted: it is not answered, and its requests are being withdrawn.
     pub(crate) aborted: bool,
     /// A DataSN was wrong: data is discarded until the end of the sequence.
@@ -89,16 +119,17 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    /// Creates a command that has done nothing.
-    pub(crate) fn new(itt: u32, lun: u64, cmd_sn: u32, immediate: bool, work: Work) -> Task {
+    /// Creates a command that has done nothing, and may send this much unsolicited data.
+    #[inline]
+    pub(crate) fn new(common: &Common, since: Option<Time>, work: Work, unsolicited: u32) -> Task {
         Task {
-            itt,
-            lun,
-            cmd_sn,
-            immediate,
-            since: None,
+            itt: common.itt,
+            lun: common.lun,
+            cmd_sn: common.cmd_sn,
+            immediate: common.immediate,
+            since,
             work,
-            flow: Flow::Idle,
+            flow: Flow::Unsolicited(unsolicited),
             received: 0,
             unsolicited: 0,
             outstanding: 0,
@@ -119,7 +150,7 @@ impl Task {
         match &self.work {
             Work::Write(transfer) | Work::Verify(transfer) => transfer.moves,
             Work::Gather(gather, _) => gather.len,
-            Work::Answer(_) | Work::Read(_) | Work::Run(_) | Work::Ask(_) => 0,
+            Work::Answer(_) | Work::Read(_) | Work::Run(_) | Work::Ask(..) => 0,
         }
     }
 
@@ -130,7 +161,7 @@ impl Task {
             Work::Write(_) => Access::of(BlockKind::Write),
             Work::Gather(gather, _) => gather.needs(),
             Work::Run(plan) => Access::of(plan.request().kind),
-            Work::Answer(_) | Work::Ask(_) => Access::of(BlockKind::Flush),
+            Work::Answer(_) | Work::Ask(..) => Access::of(BlockKind::Flush),
         }
     }
 
@@ -142,8 +173,8 @@ impl Task {
 
     /// Records that the piece at this offset has failed.
     pub(crate) fn fail(&mut self, offset: u32, answer: Answer) {
-        if self.failed.as_ref().is_none_or(|(lowest, _)| offset < *lowest) {
-            self.failed = Some((offset, answer));
+        if self.failed.as_ref().is_none_or(|failed| offset < failed.0) {
+            self.failed = Some(Box::new((offset, answer)));
         }
     }
 
@@ -165,7 +196,7 @@ impl Task {
                 transfer.failed(failure, self.received)
             }
             Work::Gather(..) | Work::Run(_) => failure.answer(true, 0),
-            Work::Answer(_) | Work::Read(_) | Work::Ask(_) => return,
+            Work::Answer(_) | Work::Read(_) | Work::Ask(..) => return,
         };
         self.fail(self.received, answer);
     }
@@ -200,10 +231,11 @@ impl Tasks {
     }
 
     /// Adds a command, and returns its handle. The caller limits their number.
-    pub(crate) fn insert(&mut self, task: Task) -> u32 {
-        let itt = task.itt;
-        self.immediate += usize::from(task.immediate);
-        let handle = self.slots.insert(task);
+    #[inline]
+    pub(crate) fn insert(&mut self, common: &Common, make: impl FnOnce() -> Task) -> u32 {
+        let itt = common.itt;
+        self.immediate += usize::from(common.immediate);
+        let handle = self.slots.insert(make);
         match self.tags.get_mut(usize::from(handle as u16)) {
             Some(tag) => *tag = itt,
             None => self.tags.push(itt),
@@ -219,12 +251,13 @@ impl Tasks {
         self.slots.get_mut(handle)
     }
 
-    /// Removes the command with this handle.
-    pub(crate) fn remove(&mut self, handle: u32) -> Option<Task> {
-        let task = self.slots.remove(handle)?;
-        self.free_tag(handle);
-        self.immediate -= usize::from(task.immediate);
-        Some(task)
+    /// Removes the command with this handle, if there is one.
+    pub(crate) fn remove(&mut self, handle: u32) {
+        if let Some(task) = self.slots.get(handle) {
+            self.immediate -= usize::from(task.immediate);
+            self.slots.remove(handle);
+            self.free_tag(handle);
+        }
     }
 
     /// Marks the command with this handle as aborted. Its tag may be used again.
@@ -296,13 +329,22 @@ mod tests {
 
     #[test]
     fn handles_of_ended_commands_find_nothing() {
-        let task = |itt| Task::new(itt, 0, 0, itt == 2, Work::Answer(Answer::good()));
+        let task = |itt| {
+            let common = Common { immediate: itt == 2, last: true, lun: 0, itt, cmd_sn: 0 };
+            (common, Task::new(&common, None, Work::Answer(Answer::good()), 0))
+        };
+        let insert = |tasks: &mut Tasks, itt| {
+            let (common, task) = task(itt);
+            tasks.insert(&common, || task)
+        };
         let mut tasks = Tasks::new();
-        let a = tasks.insert(task(1));
-        let b = tasks.insert(task(2));
+        let a = insert(&mut tasks, 1);
+        let b = insert(&mut tasks, 2);
         assert_eq!((tasks.find(1), tasks.find(2), tasks.immediate()), (Some(a), Some(b), 1));
-        assert!(tasks.remove(b).is_some() && tasks.remove(b).is_none());
-        let c = tasks.insert(task(3));
+        tasks.remove(b);
+        tasks.remove(b);
+        assert_eq!((tasks.len(), tasks.immediate()), (1, 0));
+        let c = insert(&mut tasks, 3);
         assert_ne!(b, c);
         assert!(tasks.get(b).is_none());
         assert_eq!((tasks.len(), tasks.immediate(), tasks.find(2)), (2, 0, None));

@@ -209,7 +209,7 @@ impl Queue {
             }
         };
         let (now, cid) = (self.now, command.cid());
-        let handle = self.table.insert(Task::new(cid, now, work, wants));
+        let handle = self.table.insert(|| Task::new(cid, now, work, wants));
         if command.fuse() != 0 {
             self.fused_begins(handle);
         }
@@ -451,20 +451,22 @@ impl Queue {
 
     /// Answers a command of the table, and removes it.
     pub(crate) fn end(&mut self, handle: u32, status: Status, turn: &mut Turn<'_>) {
-        if let Some(task) = self.forget(handle) {
-            self.answer(task.cid, status, 0, turn);
+        if let Some(cid) = self.forget(handle) {
+            self.answer(cid, status, 0, turn);
         }
         self.ask_more(turn);
     }
 
-    /// Removes a command and everything that it holds.
-    pub(crate) fn forget(&mut self, handle: u32) -> Option<Task> {
-        let task = self.table.remove(handle)?;
+    /// Removes a command and everything that it holds. Returns its id.
+    pub(crate) fn forget(&mut self, handle: u32) -> Option<u16> {
+        let task = self.table.get(handle)?;
         match task.work {
             Work::Read(_) | Work::Report(_) => self.credit.read_done(task.owed),
             _ => self.credit.give_back(task.owed),
         }
-        Some(task)
+        let cid = task.cid;
+        self.table.remove(handle);
+        Some(cid)
     }
 
     /// Answers commands that wait for an event, if one has happened.
