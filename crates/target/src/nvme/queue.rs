@@ -215,7 +215,7 @@ impl Queue {
         }
         match place {
             Place::Capsule(offset) => {
-                let data = data.slice(offset..offset + wants as usize);
+                let data = data.cut(offset..offset + wants as usize);
                 self.arrive(handle, data, turn);
                 self.arrived(handle, subsystem, turn);
             }
@@ -236,8 +236,9 @@ impl Queue {
         let Some(task) = self.table.get(handle) else { return };
         match task.work {
             Work::Read(_) | Work::Report(_) => {
-                self.reading.push_back(handle);
-                self.read_more(turn);
+                if !self.reading.is_empty() || !self.begin_read(handle, turn) {
+                    self.reading.push_back(handle);
+                }
             }
             Work::Zero(Range { volume, at, len }, hole) => {
                 task.pieces = 1;
@@ -299,29 +300,34 @@ impl Queue {
     }
 
     /// Begins reads that wait, while there is credit.
+    #[inline]
     pub(crate) fn read_more(&mut self, turn: &mut Turn<'_>) {
-        while let Some(&handle) = self.reading.front() {
-            let Some(task) = self.table.get(handle) else {
-                self.reading.pop_front();
-                continue;
-            };
-            let (Work::Read(range) | Work::Report(range)) = task.work else {
-                unreachable!("only reads and reports are in this list");
-            };
-            let Range { volume, at, len } = range;
-            if !self.credit.read(len) {
-                return;
-            }
-            (task.owed, task.pieces) = (len, 1);
+        while let Some(&handle) = self.reading.front()
+            && self.begin_read(handle, turn)
+        {
             self.reading.pop_front();
-            let tag = tag(handle, 0, 0);
-            if let Work::Report(_) = task.work {
-                turn.ask(Action::Ask { tag, volume, question: Question::Report });
-                continue;
-            }
-            let request = BlockRequest { volume, kind: BlockKind::Read, at, len, body: Buf::EMPTY };
-            turn.ask(Action::Request { tag, request });
         }
+    }
+
+    /// Begins a read or a report. Returns false if there is not enough credit.
+    fn begin_read(&mut self, handle: u32, turn: &mut Turn<'_>) -> bool {
+        let Some(task) = self.table.get(handle) else { return true };
+        let (Work::Read(range) | Work::Report(range)) = task.work else {
+            unreachable!("neither a read nor a report");
+        };
+        let Range { volume, at, len } = range;
+        if !self.credit.read(len) {
+            return false;
+        }
+        (task.owed, task.pieces) = (len, 1);
+        let tag = tag(handle, 0, 0);
+        if let Work::Report(_) = task.work {
+            turn.ask(Action::Ask { tag, volume, question: Question::Report });
+            return true;
+        }
+        let request = BlockRequest { volume, kind: BlockKind::Read, at, len, body: Buf::EMPTY };
+        turn.ask(Action::Request { tag, request });
+        true
     }
 
     /// Handles the result of a request.
