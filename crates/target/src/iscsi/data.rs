@@ -16,11 +16,11 @@ use super::full::Full;
 use super::pdu::{Common, DataOut};
 use super::proto::NO_TAG;
 use super::reply::Reply;
-use super::tasks::{Flow, Work};
+use super::tasks::Flow;
 use super::wire::Turn;
 use crate::Action;
 use crate::piece::{compact, tag};
-use crate::scsi::Answer;
+use crate::scsi::{Residual, Status, Step};
 use base::SECTOR;
 use seam::{BlockError, BlockKind, BlockRequest, Buf};
 
@@ -84,11 +84,11 @@ impl Full {
     pub(crate) fn end_unsolicited(&mut self, handle: u32, turn: &mut Turn<'_>) {
         let Some(task) = self.tasks.get(handle) else { return };
         (task.flow, task.unsolicited) = (Flow::Idle, task.received);
-        if matches!(task.work, Work::Read(_)) {
+        if matches!(task.step, Step::Read(_)) {
             task.pieces = 1;
             self.read(handle, turn);
-        } else {
-            self.advance(handle, turn);
+        } else if task.goes_on() {
+            self.go_on(handle, turn);
         }
     }
 
@@ -97,23 +97,24 @@ impl Full {
         let Some(task) = self.tasks.get(handle) else { return };
         let mut start = task.received;
         task.received += data.len() as u32;
-        let wants = task.wants().saturating_sub(start).min(data.len() as u32);
+        let wants = task.wants.saturating_sub(start).min(data.len() as u32);
         if wants == 0 || task.failed.is_some() {
             return;
         }
         let mut data = data.cut(0..wants as usize);
-        match &mut task.work {
-            Work::Gather(gather, buffer) => {
+        match &task.step {
+            Step::Gather(gather) => {
                 if wants == gather.len {
-                    *buffer = data;
+                    task.gathered = data;
                 } else {
-                    if buffer.is_empty() {
-                        *buffer = turn.pool.alloc(gather.len as usize);
+                    if task.gathered.is_empty() {
+                        task.gathered = turn.pool.alloc(gather.len as usize);
                     }
-                    buffer.as_mut()[start as usize..][..data.len()].copy_from_slice(&data);
+                    let all = task.gathered.as_mut();
+                    all[start as usize..][..data.len()].copy_from_slice(&data);
                 }
             }
-            Work::Write(_) | Work::Verify(_) => {
+            Step::Write(_) | Step::Verify(_) => {
                 let sector = task.split.take(&mut start, &mut data, turn.pool);
                 if let Some(sector) = sector {
                     self.piece(handle, start - SECTOR, sector, turn);
@@ -122,7 +123,8 @@ impl Full {
                     self.piece(handle, start, data, turn);
                 }
             }
-            Work::Answer(_) | Work::Read(_) | Work::Run(_) | Work::Ask(..) => {}
+            Step::Answer(_) | Step::Read(_) | Step::Run(_) => {}
+            Step::Reserve(_) | Step::Report(_) | Step::Activate => {}
         }
     }
 
@@ -131,9 +133,9 @@ impl Full {
         let (Some(task), Some(device)) = (self.tasks.get(handle), &self.device) else { return };
         let len = data.len() as u32;
         let tag = tag(handle, offset, len);
-        let (transfer, kind) = match &task.work {
-            Work::Write(transfer) => (transfer, BlockKind::Write),
-            Work::Verify(transfer) => (transfer, BlockKind::Read),
+        let (transfer, kind) = match &task.step {
+            Step::Write(transfer) => (transfer, BlockKind::Write),
+            Step::Verify(transfer) => (transfer, BlockKind::Read),
             _ => return,
         };
         if !self.places.has_room() {
@@ -165,7 +167,7 @@ impl Full {
                 self.asking.pop_front();
                 continue;
             };
-            let len = (task.wants() - task.received).min(self.burst);
+            let len = (task.wants - task.received).min(self.burst);
             if !self.credit.ask(len) {
                 return;
             }
@@ -174,24 +176,33 @@ impl Full {
             (task.data_sn, task.outstanding) = (0, task.outstanding + len);
             let reply = Reply::r2t(task, handle, len);
             task.r2t_sn += 1;
-            turn.send(reply, &[]);
+            turn.send(reply);
         }
     }
 
     /// Sends the data of a command, with its status in the last PDU. A PDU is at most as long as
     /// the initiator's longest data segment, and a sequence at most as long as a burst.
-    pub(crate) fn data_in(&self, itt: u32, answer: Answer, turn: &mut Turn<'_>) {
-        let Answer { status, mut data, residual, .. } = answer;
+    pub(crate) fn data_in(
+        &self,
+        itt: u32,
+        mut data: Buf,
+        (status, residual): (Status, Residual),
+        turn: &mut Turn<'_>,
+    ) {
         let (segment, burst) = (self.params.segment as usize, self.params.max_burst as usize);
         let (mut offset, mut data_sn, mut left) = (0, 0, burst);
-        while data.len() > segment.min(left) {
-            let part = segment.min(left);
+        loop {
+            let (part, rest) = (segment.min(left), data.len());
+            if rest <= part {
+                let reply = Reply::data_in_status(itt, data_sn, offset, status, residual);
+                return turn.send_data(reply, data);
+            }
             left -= part;
-            turn.send_data(Reply::data_in(itt, data_sn, offset, left == 0), data.slice(0..part));
+            let reply = Reply::data_in(itt, data_sn, offset, left == 0);
+            turn.send_data(reply, data.slice(0..part));
             left = if left == 0 { burst } else { left };
             (offset, data_sn) = (offset + part as u32, data_sn + 1);
-            data = data.slice(part..data.len());
+            data = data.cut(part..rest);
         }
-        turn.send_data(Reply::data_in_status(itt, data_sn, offset, status, residual), data);
     }
 }

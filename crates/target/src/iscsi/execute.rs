@@ -16,11 +16,11 @@
 use super::full::Full;
 use super::pdu;
 use super::reply::Reply;
-use super::tasks::{Flow, Task, Work};
+use super::tasks::{Flow, Task};
 use super::wire::Turn;
 use crate::piece::{piece, tag};
-use crate::scsi::{Answer, Command, Failure, Request, Sense, Status, Step, Transfer};
-use crate::{Action, Asked};
+use crate::scsi::{Answer, Command, Failure, Request, Residual, Sense, Status, Step, Transfer};
+use crate::{Action, Asked, Question};
 use seam::{BlockError, BlockKind, BlockRequest, Buf};
 
 impl Full {
@@ -54,12 +54,12 @@ impl Full {
         } else {
             device.start(&scsi, turn.pool)
         };
-        if !self.has_room(&step) {
+        if !self.places.admits_write() && !self.has_room(&step) {
             step = Step::Answer(Answer::bare(Status::TaskSetFull));
         }
-        let work = Work::from(step);
-        let (asks, now) = (work.asks(), self.now);
-        let handle = self.tasks.insert(common, || Task::new(common, now, work, unsolicited));
+        let asks = !matches!(step, Step::Answer(_) | Step::Read(_) | Step::Write(_));
+        let now = self.now;
+        let handle = self.tasks.insert(common.itt, || Task::new(common, now, step, unsolicited));
         if !common.immediate {
             turn.wire.opened();
         }
@@ -74,11 +74,11 @@ impl Full {
         }
     }
 
-    /// Returns true if the session has room for the requests of this step.
-    #[inline]
+    /// Returns true if the session has room for the requests of this step, though it admits no
+    /// command that writes.
     fn has_room(&self, step: &Step) -> bool {
         match step {
-            Step::Write(_) => self.places.admits_write(),
+            Step::Write(_) => false,
             Step::Answer(_) | Step::Reserve(_) | Step::Report(_) | Step::Activate => true,
             Step::Read(_) | Step::Verify(_) | Step::Gather(_) | Step::Run(_) => {
                 self.places.has_room()
@@ -90,61 +90,62 @@ impl Full {
     /// the MDM.
     fn ask(&mut self, handle: u32, turn: &mut Turn<'_>) {
         let (Some(task), Some(device)) = (self.tasks.get(handle), &self.device) else { return };
-        match &task.work {
-            Work::Run(plan) => {
+        let question = match &task.step {
+            Step::Run(plan) => {
                 let request = plan.request();
                 task.pieces = 1;
-                self.ask_volume(handle, request, turn);
+                return self.ask_volume(handle, request, turn);
             }
-            Work::Ask(question, _) => {
-                let (question, volume) = (*question, device.unit().volume);
-                task.pieces = 1;
-                turn.ask(Action::Ask { tag: tag(handle, 0, 0), volume, question });
-            }
-            _ => {}
-        }
+            Step::Reserve(change) => Question::Reserve(*change),
+            Step::Report(_) => Question::Report,
+            Step::Activate => Question::Activate,
+            Step::Answer(_) | Step::Gather(_) => return,
+            Step::Read(_) | Step::Write(_) | Step::Verify(_) => return,
+        };
+        task.pieces = 1;
+        let volume = device.unit().volume;
+        turn.ask(Action::Ask { tag: tag(handle, 0, 0), volume, question });
     }
 
     /// Continues a command after data has arrived or a request is done: asks for more data, goes to
     /// the next step, or answers.
     #[inline]
     pub(crate) fn advance(&mut self, handle: u32, turn: &mut Turn<'_>) {
-        let Some(task) = self.tasks.get(handle) else { return };
-        if task.flow != Flow::Idle || task.aborted {
-            return;
-        }
-        if task.failed.is_none() && task.received < task.wants() {
-            task.flow = Flow::Queued;
-            self.asking.push_back(handle);
-            self.ask_more(turn);
-        } else if task.pieces == 0 {
-            self.conclude(handle, turn);
+        if self.tasks.get(handle).is_some_and(|task| task.goes_on()) {
+            self.go_on(handle, turn);
         }
     }
 
-    /// Goes to the next step of a command whose data and requests have all arrived, or answers.
-    fn conclude(&mut self, handle: u32, turn: &mut Turn<'_>) {
+    /// Continues a command for which [`Task::goes_on`] is true.
+    pub(crate) fn go_on(&mut self, handle: u32, turn: &mut Turn<'_>) {
         let Some(task) = self.tasks.get(handle) else { return };
+        if task.received < task.wants && task.failed.is_none() {
+            task.flow = Flow::Queued;
+            self.asking.push_back(handle);
+            return self.ask_more(turn);
+        }
         if let Some(failed) = task.failed.take() {
             return self.answer(handle, failed.1, turn);
         }
-        match &mut task.work {
-            Work::Answer(answer) => {
+        match &mut task.step {
+            Step::Answer(answer) => {
                 let answer = core::mem::replace(answer, Answer::good());
                 self.answer(handle, answer, turn);
             }
-            Work::Write(transfer) | Work::Verify(transfer) => {
-                let answer = transfer.done();
-                self.answer(handle, answer, turn);
+            Step::Write(transfer) | Step::Verify(transfer) => {
+                let residual = transfer.residual;
+                self.end(handle, Status::Good, residual, turn);
             }
-            Work::Gather(gather, data) => {
-                let (gather, data) = (*gather, core::mem::take(data));
+            Step::Gather(gather) => {
+                let (gather, data) = (*gather, core::mem::take(&mut task.gathered));
                 let Some(device) = &mut self.device else { return };
-                task.work = device.gathered(gather, data, turn.pool).into();
+                task.step = device.gathered(gather, data, turn.pool);
                 self.ask(handle, turn);
                 self.advance(handle, turn);
             }
-            Work::Read(_) | Work::Run(_) | Work::Ask(..) => {} // the answer comes with the result
+            // The answer comes with the result.
+            Step::Read(_) | Step::Run(_) => {}
+            Step::Reserve(_) | Step::Report(_) | Step::Activate => {}
         }
     }
 
@@ -152,16 +153,15 @@ impl Full {
     pub(crate) fn asked(&mut self, tag: u64, asked: Asked<'_>, turn: &mut Turn<'_>) {
         let handle = tag as u32;
         let (Some(task), Some(device)) = (self.tasks.get(handle), &self.device) else { return };
-        let Work::Ask(_, report) = &task.work else { return };
-        let answer = match (report, asked) {
-            (None, Asked::Reserved(result)) => device.reserved(result),
-            (Some(report), Asked::Table(table)) => device.report(*report, table, turn.pool),
-            (None, Asked::Activated) => Answer::good(),
-            (None, Asked::Nobody) => Answer::check(Sense::NO_PRIMARY),
-            (Some(_), Asked::Nobody) => Answer::bare(Status::Busy),
+        let answer = match (&task.step, asked) {
+            (Step::Reserve(_), Asked::Reserved(result)) => device.reserved(result),
+            (Step::Report(report), Asked::Table(table)) => device.report(*report, table, turn.pool),
+            (Step::Activate, Asked::Activated) => Answer::good(),
+            (Step::Reserve(_) | Step::Activate, Asked::Nobody) => Answer::check(Sense::NO_PRIMARY),
+            (Step::Report(_), Asked::Nobody) => Answer::bare(Status::Busy),
             _ => return,
         };
-        (task.work, task.pieces) = (Work::Answer(answer), 0);
+        (task.step, task.pieces) = (Step::Answer(answer), 0);
         self.advance(handle, turn);
     }
 
@@ -196,11 +196,12 @@ impl Full {
     }
 
     /// Begins a read. Returns false if there is not enough credit.
+    #[inline(always)]
     fn begin_read(&mut self, handle: u32, turn: &mut Turn<'_>) -> bool {
         let (Some(task), Some(device)) = (self.tasks.get(handle), &self.device) else {
             return true; // it is over
         };
-        let Work::Read(transfer) = &task.work else { unreachable!("not a read") };
+        let Step::Read(transfer) = &task.step else { unreachable!("not a read") };
         let Transfer { at, len, .. } = *transfer;
         if !self.credit.read(len) {
             return false;
@@ -224,26 +225,27 @@ impl Full {
         task.asked -= asked;
         self.places.give_back(asked);
         let gone = matches!(result, Err(BlockError::NoSuchVolume));
-        match &mut task.work {
-            Work::Read(_) => self.read_done(handle, result, turn),
-            Work::Write(_) | Work::Verify(_) => {
+        match &mut task.step {
+            Step::Read(_) => self.read_done(handle, result, turn),
+            Step::Write(_) | Step::Verify(_) => {
                 task.pieces -= 1;
                 self.piece_done(tag, result, turn);
                 self.advance(handle, turn);
             }
-            Work::Run(plan) => {
+            Step::Run(plan) => {
                 if task.aborted || task.failed.is_some() {
                     task.pieces = 0;
                 } else if let Some(answer) = plan.done(result.map_err(Failure::from), turn.pool) {
                     task.pieces = 0;
-                    task.work = Work::Answer(answer);
+                    task.step = Step::Answer(answer);
                 } else {
                     let request = plan.request();
                     self.ask_volume(handle, request, turn);
                 }
                 self.advance(handle, turn);
             }
-            Work::Answer(_) | Work::Gather(..) | Work::Ask(..) => return,
+            Step::Answer(_) | Step::Gather(_) => return,
+            Step::Reserve(_) | Step::Report(_) | Step::Activate => return,
         }
         if gone {
             self.volume_gone(turn);
@@ -260,18 +262,23 @@ impl Full {
 
     fn read_done(&mut self, handle: u32, result: Result<Buf, BlockError>, turn: &mut Turn<'_>) {
         let Some(task) = self.tasks.get(handle) else { return };
-        let Work::Read(transfer) = &task.work else { return };
+        let Step::Read(transfer) = &task.step else { return };
         task.pieces -= 1;
         if task.aborted {
             self.credit.read_done(core::mem::take(&mut task.outstanding));
         } else {
-            let answer = match result {
+            let failure = match result {
                 Ok(data) if data.len() == transfer.len as usize => {
-                    Answer { data: data.cut(0..transfer.moves as usize), ..transfer.done() }
+                    let (data, end) = (data.cut(0..transfer.moves as usize), transfer.residual);
+                    if let Some((itt, _)) = self.forget(handle, turn) {
+                        self.data_in(itt, data, (Status::Good, end), turn);
+                    }
+                    return self.read_more(turn);
                 }
-                Ok(_) => transfer.unread(Failure::Block(BlockError::Media)),
-                Err(error) => transfer.unread(Failure::from(error)),
+                Ok(_) => Failure::Block(BlockError::Media),
+                Err(error) => Failure::from(error),
             };
+            let answer = transfer.unread(failure);
             self.answer(handle, answer, turn);
         }
         self.read_more(turn);
@@ -282,7 +289,7 @@ impl Full {
         let compares = !self.comparing.is_empty();
         let sent = if compares { self.comparing.remove(&tag) } else { None };
         let Some(task) = self.tasks.get(tag as u32) else { return };
-        let (Work::Write(transfer) | Work::Verify(transfer)) = &task.work else { return };
+        let (Step::Write(transfer) | Step::Verify(transfer)) = &task.step else { return };
         let solicited = task.solicited(offset, len).min(task.outstanding);
         task.outstanding -= solicited;
         let failed = match (result, sent) {
@@ -297,7 +304,9 @@ impl Full {
             task.fail(offset, answer);
         }
         self.credit.give_back(solicited);
-        self.ask_more(turn);
+        if !self.asking.is_empty() {
+            self.ask_more(turn);
+        }
     }
 
     /// Answers a command that waits for its turn. Either it has waited too long: then its host
@@ -306,8 +315,8 @@ impl Full {
         self.asking.retain(|of| *of != handle);
         self.reading.retain(|of| *of != handle);
         let Some(task) = self.tasks.get(handle) else { return };
-        if let Work::Read(transfer) = &task.work {
-            (task.work, task.pieces) = (Work::Answer(transfer.unread(why.into())), 0);
+        if let Step::Read(transfer) = &task.step {
+            (task.step, task.pieces) = (Step::Answer(transfer.unread(why.into())), 0);
         } else {
             task.flow = Flow::Idle;
             task.end(why.into());
@@ -317,27 +326,35 @@ impl Full {
 
     /// Answers a command and removes it.
     pub(crate) fn answer(&mut self, handle: u32, answer: Answer, turn: &mut Turn<'_>) {
-        let Some((itt, r2ts)) = self.forget(handle, turn) else { return };
-        if answer.data.is_empty() {
-            let Answer { status, sense, residual, .. } = answer;
-            let reply = Reply::scsi(itt, status, residual, r2ts);
-            match sense {
-                None => turn.send(reply, &[]),
-                Some(sense) => {
-                    let fixed = sense.fixed();
-                    let mut data = [0; 2 + crate::scsi::Sense::FIXED];
-                    data[1] = fixed.len() as u8;
-                    data[2..].copy_from_slice(&fixed);
-                    turn.send(reply, &data);
+        let Answer { status, sense, data, residual } = answer;
+        match sense {
+            None if data.is_empty() => self.end(handle, status, residual, turn),
+            None => {
+                if let Some((itt, _)) = self.forget(handle, turn) {
+                    self.data_in(itt, data, (status, residual), turn);
                 }
             }
-        } else {
-            self.data_in(itt, answer, turn);
+            Some(sense) => {
+                let Some((itt, r2ts)) = self.forget(handle, turn) else { return };
+                let fixed = sense.fixed();
+                let mut data = [0; 2 + crate::scsi::Sense::FIXED];
+                data[1] = fixed.len() as u8;
+                data[2..].copy_from_slice(&fixed);
+                turn.send_small(Reply::scsi(itt, status, residual, r2ts), &data);
+            }
+        }
+    }
+
+    /// Answers a command without data, and removes it.
+    fn end(&mut self, handle: u32, status: Status, residual: Residual, turn: &mut Turn<'_>) {
+        if let Some((itt, r2ts)) = self.forget(handle, turn) {
+            turn.send(Reply::scsi(itt, status, residual, r2ts));
         }
     }
 
     /// Removes a command and everything that it holds. Returns its tag, and how many R2Ts were sent
     /// for it.
+    #[inline(always)]
     pub(crate) fn forget(&mut self, handle: u32, turn: &mut Turn<'_>) -> Option<(u32, u32)> {
         let task = self.tasks.get(handle)?;
         if !task.immediate {
@@ -347,8 +364,8 @@ impl Full {
         if task.full {
             self.places.ended();
         }
-        match task.work {
-            Work::Read(_) => self.credit.read_done(task.outstanding),
+        match task.step {
+            Step::Read(_) => self.credit.read_done(task.outstanding),
             _ => self.credit.give_back(task.outstanding),
         }
         let told = (task.itt, task.r2t_sn);

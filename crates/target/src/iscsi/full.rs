@@ -20,12 +20,12 @@ use super::proto::*;
 use super::reply::Reply;
 use super::strays::Strays;
 use super::targets::{Nexus, Targets};
-use super::tasks::{Flow, Tasks, Work};
+use super::tasks::{Flow, Tasks};
 use super::text::{Incoming, Outgoing, pairs};
 use super::wire::{Order, Turn};
 use crate::Action;
 use crate::credit::Credit;
-use crate::scsi::{Attention, Device};
+use crate::scsi::{Attention, Device, Step};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use base::time::Duration;
@@ -239,7 +239,7 @@ impl Full {
             return reject(REJECT_FIELD, head, turn);
         }
         if more {
-            return turn.send(Reply::text(common.itt, Some(OUR_TAG)), &[]);
+            return turn.send(Reply::text(common.itt, Some(OUR_TAG)));
         }
         if !text.answer.is_sent() || (ttt == OUR_TAG && text.received.is_empty()) {
             return self.text_part(common.itt, common.last, turn);
@@ -309,7 +309,7 @@ impl Full {
     fn text_part(&mut self, itt: u32, last: bool, turn: &mut Turn<'_>) {
         let (part, more) = self.text.answer.part(self.params.segment as usize);
         let ttt = (more || !last).then_some(OUR_TAG);
-        turn.send(Reply::text(itt, ttt), part);
+        turn.send_small(Reply::text(itt, ttt), part);
         if !more {
             self.text.answer.clear();
         }
@@ -322,10 +322,9 @@ impl Full {
         let (_, mut bytes) = self.credit.used();
         for task in self.tasks.all() {
             visit(task.split.held());
-            match &task.work {
-                Work::Gather(_, data) => visit(data),
-                Work::Run(plan) => plan.held().into_iter().for_each(&mut *visit),
-                _ => {}
+            visit(&task.gathered);
+            if let Step::Run(plan) = &task.step {
+                plan.held().into_iter().for_each(&mut *visit);
             }
             if let Flow::Unsolicited(end) | Flow::Burst(end) = task.flow {
                 bytes += u64::from(end.saturating_sub(task.received));
@@ -357,11 +356,11 @@ impl Full {
             return turn.close(Some("gave no sign of life in 30 s"));
         }
         (self.since, self.pinged) = (Some(now), true);
-        turn.send(Reply::ping(OUR_TAG), &[]);
+        turn.send(Reply::ping(OUR_TAG));
     }
 }
 
 /// Rejects a PDU.
 pub(crate) fn reject(reason: u8, head: &[u8; BHS], turn: &mut Turn<'_>) {
-    turn.send(Reply::reject(reason), head);
+    turn.send_small(Reply::reject(reason), head);
 }

@@ -151,7 +151,7 @@ impl Session {
         match outcome {
             Outcome::Refresh => turn.ask(Action::Refresh),
             Outcome::Answer(answer, text) => {
-                turn.send(Reply::login(self.login_tag, &answer), &text);
+                turn.send_small(Reply::login(self.login_tag, &answer), &text);
                 if answer.status != status::SUCCESS {
                     turn.close(Some(status::why(answer.status)));
                 }
@@ -160,7 +160,7 @@ impl Session {
                 if entry.reinstates {
                     turn.ask(Action::Reinstate);
                 }
-                turn.send(Reply::login(self.login_tag, &answer), &text);
+                turn.send_small(Reply::login(self.login_tag, &answer), &text);
                 let mode = entry.params.mode();
                 turn.ask(Action::Reframe { mode: mode.number() });
                 turn.wire.mode = mode;
@@ -382,6 +382,6 @@ fn refuse(head: &[u8; BHS], status: u16, turn: &mut Turn<'_>) {
         tsih: be16(head, 14),
         status,
     };
-    turn.send(Reply::login(be32(head, 16), &answer), &[]);
+    turn.send(Reply::login(be32(head, 16), &answer));
     turn.close(Some(status::why(status)));
 }

@@ -76,6 +76,7 @@ impl Wire {
     }
 
     /// Takes the number of a request that is not immediate.
+    #[inline]
     pub(crate) fn take(&mut self, cmd_sn: u32) -> Order {
         if cmd_sn != self.next {
             let drop = !self.is_expected(cmd_sn) || self.skipped.contains(&cmd_sn);
@@ -169,37 +170,38 @@ impl Turn<'_> {
         head
     }
 
-    /// Sends a PDU with little or no data.
+    /// Sends a PDU without data.
     #[inline]
-    pub(crate) fn send(&mut self, reply: Reply, data: &[u8]) {
+    pub(crate) fn send(&mut self, reply: Reply) {
+        let head = self.head(reply, 0);
+        self.ask(Action::Send { head, body: Buf::EMPTY });
+    }
+
+    /// Sends a PDU with little data.
+    pub(crate) fn send_small(&mut self, reply: Reply, data: &[u8]) {
         let mut head = self.head(reply, data.len());
         if head.len() + data.len() + 3 + DIGEST > Head::MAX {
-            let body = self.pool.copy(data);
-            return self.send_parts(head, body);
-        }
-        if !data.is_empty() {
+            self.ask(Action::Send { head, body: self.pool.copy(data) });
+            head = Head::EMPTY;
+        } else {
             head.push(data);
-            digest::end(self.wire.mode, data, &mut head);
         }
-        self.ask(Action::Send { head, body: Buf::EMPTY });
+        digest::end(self.wire.mode, data, &mut head);
+        if !head.is_empty() {
+            self.ask(Action::Send { head, body: Buf::EMPTY });
+        }
     }
 
     /// Sends a PDU with data, which is not copied.
     #[inline]
     pub(crate) fn send_data(&mut self, reply: Reply, body: Buf) {
+        let (mode, ends) = (self.wire.mode, self.wire.mode.trailer(body.len()) > 0);
+        let trailer = ends.then(|| digest::trailer(mode, &body));
         let head = self.head(reply, body.len());
-        self.send_parts(head, body);
-    }
-
-    #[inline]
-    fn send_parts(&mut self, head: Head, body: Buf) {
-        let mode = self.wire.mode;
-        if mode.trailer(body.len()) == 0 {
-            return self.ask(Action::Send { head, body });
-        }
-        let trailer = digest::trailer(mode, &body);
         self.ask(Action::Send { head, body });
-        self.ask(Action::Send { head: trailer, body: Buf::EMPTY });
+        if let Some(head) = trailer {
+            self.ask(Action::Send { head, body: Buf::EMPTY });
+        }
     }
 }
 

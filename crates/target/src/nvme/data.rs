@@ -153,7 +153,9 @@ impl Queue {
             task.fail(offset, status);
         }
         self.credit.give_back(solicited);
-        self.ask_more(turn);
+        if !self.asking.is_empty() {
+            self.ask_more(turn);
+        }
     }
 
     /// Sends R2Ts for the data of commands, in their order, while there is credit.

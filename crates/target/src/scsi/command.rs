@@ -98,6 +98,7 @@ impl Cdb<'_> {
 
     /// Returns the range of a command that has its fields in the usual places (SPC-4 4.2.5). In a
     /// CDB of six bytes a length of 0 stands for 256 blocks.
+    #[inline]
     pub(super) fn blocks(self) -> Blocks {
         let (lba, count) = match self.len() {
             6 => (self.number(1, 3) & 0x1f_ffff, (self.number(4, 1) + 255) % 256 + 1),
