@@ -121,6 +121,29 @@ impl Block {
         NonNull::from(Box::leak(block))
     }
 
+    /// Ends a view. The block of the last one returns to its pool, or is freed.
+    fn unview(block: NonNull<Block>) {
+        // SAFETY: the block lives as long as this view.
+        let b = unsafe { block.as_ref() };
+        b.refs.set(b.refs.get() - 1);
+        if b.refs.get() > 0 {
+            return;
+        }
+        let pool = b.pool;
+        // SAFETY: this block is counted in the pool's `Rc`, so the pool lives until the last line.
+        let shared = unsafe { &*pool };
+        shared.used.set(shared.used.get() - b.capacity);
+        let class = b.class as usize;
+        if class == CLASSES.len() || shared.kept.get() + b.capacity > shared.keep {
+            Block::release(block);
+        } else {
+            shared.kept.set(shared.kept.get() + b.capacity);
+            shared.free[class].borrow_mut().push(block);
+        }
+        // SAFETY: `BufPool::alloc` incremented it, and only this line decrements it.
+        unsafe { Rc::decrement_strong_count(pool) };
+    }
+
     /// Frees the memory.
     fn release(block: NonNull<Block>) {
         // SAFETY: it came from `Box::leak`, and no view or free list holds it any more.
@@ -149,19 +172,43 @@ impl Buf {
     /// No bytes, no memory.
     pub const EMPTY: Buf = Buf { block: None, at: 0, len: 0 };
 
+    /// Returns the number of bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Returns true if there are no bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// Returns a view of a part of this view. Panics if `range` leaves the view.
+    #[inline]
     pub fn slice(&self, range: Range<usize>) -> Buf {
+        if range.is_empty() { self.none(range) } else { self.clone().cut(range) }
+    }
+
+    /// Returns this view, cut to a part of it. Panics if `range` leaves the view.
+    #[inline]
+    pub fn cut(mut self, range: Range<usize>) -> Buf {
+        if range.is_empty() || range.end > self.len as usize {
+            return self.none(range);
+        }
+        self.at += range.start as u32;
+        self.len = (range.end - range.start) as u32;
+        self
+    }
+
+    /// Returns no bytes. Panics if `range` leaves the view.
+    #[cold]
+    fn none(&self, range: Range<usize>) -> Buf {
         assert!(
             range.start <= range.end && range.end <= self.len as usize,
             "{range:?} leaves {self:?}"
         );
-        if range.is_empty() {
-            return Buf::EMPTY;
-        }
-        let mut part = self.clone();
-        part.at += range.start as u32;
-        part.len = (range.end - range.start) as u32;
-        part
+        Buf::EMPTY
     }
 
     /// Returns one view of this view and `next` if `next` directly follows in the same block.
@@ -232,6 +279,7 @@ impl Deref for Buf {
 }
 
 impl Clone for Buf {
+    #[inline]
     fn clone(&self) -> Buf {
         if let Some(block) = self.block {
             // SAFETY: the block lives as long as this view.
@@ -243,27 +291,12 @@ impl Clone for Buf {
 }
 
 impl Drop for Buf {
+    #[inline]
     fn drop(&mut self) {
-        let Some(block) = self.block else { return };
-        // SAFETY: the block lives as long as this view.
-        let b = unsafe { block.as_ref() };
-        b.refs.set(b.refs.get() - 1);
-        if b.refs.get() > 0 {
-            return;
+        // Most buffers on the way of a request are empty.
+        if let Some(block) = self.block {
+            Block::unview(block);
         }
-        let pool = b.pool;
-        // SAFETY: this block is counted in the pool's `Rc`, so the pool lives until the last line.
-        let shared = unsafe { &*pool };
-        shared.used.set(shared.used.get() - b.capacity);
-        let class = b.class as usize;
-        if class == CLASSES.len() || shared.kept.get() + b.capacity > shared.keep {
-            Block::release(block);
-        } else {
-            shared.kept.set(shared.kept.get() + b.capacity);
-            shared.free[class].borrow_mut().push(block);
-        }
-        // SAFETY: `BufPool::alloc` incremented it, and only this line decrements it.
-        unsafe { Rc::decrement_strong_count(pool) };
     }
 }
 

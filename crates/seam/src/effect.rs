@@ -33,6 +33,26 @@ impl Head {
         head
     }
 
+    /// Adds bytes at the end. Panics beyond [`Head::MAX`].
+    #[inline]
+    pub fn push(&mut self, bytes: &[u8]) {
+        let at = usize::from(self.len);
+        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+        self.len = (at + bytes.len()) as u8;
+    }
+
+    /// Returns the number of bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len.into()
+    }
+
+    /// Returns true if there are no bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// Returns the bytes.
     #[inline]
     pub fn as_slice(&self) -> &[u8] {

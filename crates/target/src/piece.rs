@@ -16,6 +16,7 @@ use seam::{Buf, BufPool};
 pub(crate) const TRANSFER_MAX: u32 = 16 << 20;
 
 /// Returns the tag of a piece of a command. Offset and length are in bytes.
+#[inline]
 pub(crate) fn tag(handle: u32, offset: u32, len: u32) -> u64 {
     let sectors = |bytes: u32| u64::from(bytes / SECTOR);
     debug_assert!(offset / SECTOR < 1 << 16 && len / SECTOR < 1 << 16, "at most `TRANSFER_MAX`");
@@ -35,8 +36,8 @@ const VIEWS: u32 = 136;
 /// Returns the data of a piece. If so many pieces are under way already, and the data is less than
 /// half of the buffer that it keeps in memory, it gets a buffer of its own.
 pub(crate) fn compact(data: Buf, under_way: u32, pool: &BufPool) -> Buf {
-    let kept = data.block().map_or(0, |(_, bytes)| bytes);
-    if under_way >= VIEWS && kept > 2 * data.len() { pool.copy(&data) } else { data }
+    let kept = |data: &Buf| data.block().map_or(0, |(_, bytes)| bytes);
+    if under_way >= VIEWS && kept(&data) > 2 * data.len() { pool.copy(&data) } else { data }
 }
 
 /// Returns true if this tag of an iSCSI or NVMe session names the first request of its command, or

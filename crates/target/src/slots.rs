@@ -26,16 +26,17 @@ impl<T> Slots<T> {
         Slots { slots: Vec::new(), free: Vec::new() }
     }
 
-    /// Adds a value, and returns its handle. The caller limits their number, to 65,536 at most.
+    /// Adds a value, and returns its handle. The caller limits their number, to 65,536 at most. The
+    /// value is made in its place, because values are large.
     #[inline]
-    pub(crate) fn insert(&mut self, value: T) -> u32 {
+    pub(crate) fn insert(&mut self, make: impl FnOnce() -> T) -> u32 {
         let index = self.free.pop().unwrap_or_else(|| {
             assert!(self.slots.len() <= usize::from(u16::MAX), "a handle has no room for more");
             self.slots.push((0, None));
             (self.slots.len() - 1) as u16
         });
         let slot = &mut self.slots[usize::from(index)];
-        slot.1 = Some(value);
+        slot.1 = Some(make());
         handle(slot.0, index.into())
     }
 
@@ -53,16 +54,20 @@ impl<T> Slots<T> {
         if slot.0 == (handle >> 16) as u16 { slot.1.as_mut() } else { None }
     }
 
-    /// Removes the value with this handle.
+    /// Drops the value with this handle. Returns false if there is none.
     #[inline]
-    pub(crate) fn remove(&mut self, handle: u32) -> Option<T> {
-        let slot = self.slots.get_mut(usize::from(handle as u16))?;
-        if slot.0 != (handle >> 16) as u16 || slot.1.is_none() {
-            return None;
+    pub(crate) fn remove(&mut self, handle: u32) -> bool {
+        let slot = self.slots.get_mut(usize::from(handle as u16));
+        let Some((generation, value)) = slot.filter(|slot| slot.0 == (handle >> 16) as u16) else {
+            return false;
+        };
+        if value.is_none() {
+            return false;
         }
-        slot.0 = slot.0.wrapping_add(1);
+        *value = None;
+        *generation = generation.wrapping_add(1);
         self.free.push(handle as u16);
-        slot.1.take()
+        true
     }
 
     /// Returns the handle of the value at this index.
@@ -99,15 +104,15 @@ mod tests {
     #[test]
     fn handles_of_removed_values_find_nothing() {
         let mut slots = Slots::new();
-        let a = slots.insert('a');
-        let b = slots.insert('b');
+        let a = slots.insert(|| 'a');
+        let b = slots.insert(|| 'b');
         assert_eq!(slots.get_mut(b).copied(), Some('b'));
-        assert_eq!((slots.remove(b), slots.remove(b)), (Some('b'), None));
+        assert!(slots.remove(b) && !slots.remove(b));
         assert_eq!((slots.get(a), slots.get(b)), (Some(&'a'), None));
         assert_eq!((slots.handle_at(0), slots.handle_at(1), slots.len()), (Some(a), None, 1));
-        let c = slots.insert('c');
+        let c = slots.insert(|| 'c');
         assert!(b != c && b as u16 == c as u16, "the same index");
-        assert!(slots.get(b).is_none() && slots.get_mut(b).is_none() && slots.remove(b).is_none());
+        assert!(slots.get(b).is_none() && slots.get_mut(b).is_none() && !slots.remove(b));
         assert_eq!((slots.get(c), slots.len()), (Some(&'c'), 2));
         assert_eq!((slots.handle_at(1), slots.handle_at(2), slots.get(2)), (Some(c), None, None));
     }
@@ -115,10 +120,10 @@ mod tests {
     #[test]
     fn values_are_listed_in_the_order_of_the_table() {
         let mut slots = Slots::new();
-        let handles = [0, 1, 2, 3].map(|value| slots.insert(value));
+        let handles = [0, 1, 2, 3].map(|value| slots.insert(|| value));
         slots.remove(handles[1]);
         slots.remove(handles[2]);
-        let last = slots.insert(9);
+        let last = slots.insert(|| 9);
         slots.iter_mut().for_each(|(handle, value)| *value += handle >> 16);
         let listed: Vec<_> = slots.iter().map(|(handle, value)| (handle, *value)).collect();
         assert_eq!(listed, [(handles[0], 0), (last, 10), (handles[3], 3)]);
@@ -128,13 +133,13 @@ mod tests {
     #[test]
     fn a_handle_comes_back_after_65536_values() {
         let mut slots = Slots::new();
-        let first = slots.insert(());
+        let first = slots.insert(|| ());
         slots.remove(first);
         for _ in 1..=u16::MAX {
-            let handle = slots.insert(());
+            let handle = slots.insert(|| ());
             assert!(handle != first && slots.get(first).is_none());
             slots.remove(handle);
         }
-        assert_eq!(slots.insert(()), first);
+        assert_eq!(slots.insert(|| ()), first);
     }
 }

@@ -16,11 +16,11 @@ use super::full::Full;
 use super::pdu::{Common, DataOut};
 use super::proto::NO_TAG;
 use super::reply::Reply;
-use super::tasks::{Flow, Work};
+use super::tasks::Flow;
 use super::wire::Turn;
 use crate::Action;
 use crate::piece::{compact, tag};
-use crate::scsi::Answer;
+use crate::scsi::{Residual, Status, Step};
 use base::SECTOR;
 use seam::{BlockError, BlockKind, BlockRequest, Buf};
 
@@ -69,24 +69,26 @@ impl Full {
         }
         if common.last {
             if unsolicited {
-                self.end_unsolicited(handle, turn);
-            } else if let Some(task) = self.tasks.get(handle) {
+                return self.end_unsolicited(handle, turn);
+            }
+            if let Some(task) = self.tasks.get(handle) {
                 task.flow = Flow::Idle;
             }
             self.advance(handle, turn);
         }
     }
 
-    /// Records that no more unsolicited data comes. A read begins now, or waits for credit: its
-    /// data need not wait for the host when it comes.
+    /// Records that no more unsolicited data comes, and continues the command. A read begins now, or
+    /// waits for credit: its data need not wait for the host when it comes.
+    #[inline]
     pub(crate) fn end_unsolicited(&mut self, handle: u32, turn: &mut Turn<'_>) {
-        if let Some(task) = self.tasks.get(handle) {
-            (task.flow, task.unsolicited) = (Flow::Idle, task.received);
-            if matches!(task.work, Work::Read(_)) {
-                task.pieces = 1;
-                self.reading.push_back(handle);
-                self.read_more(turn);
-            }
+        let Some(task) = self.tasks.get(handle) else { return };
+        (task.flow, task.unsolicited) = (Flow::Idle, task.received);
+        if matches!(task.step, Step::Read(_)) {
+            task.pieces = 1;
+            self.read(handle, turn);
+        } else if task.goes_on() {
+            self.go_on(handle, turn);
         }
     }
 
@@ -95,23 +97,24 @@ impl Full {
         let Some(task) = self.tasks.get(handle) else { return };
         let mut start = task.received;
         task.received += data.len() as u32;
-        let wants = task.wants().saturating_sub(start).min(data.len() as u32);
+        let wants = task.wants.saturating_sub(start).min(data.len() as u32);
         if wants == 0 || task.failed.is_some() {
             return;
         }
-        let mut data = data.slice(0..wants as usize);
-        match &mut task.work {
-            Work::Gather(gather, buffer) => {
+        let mut data = data.cut(0..wants as usize);
+        match &task.step {
+            Step::Gather(gather) => {
                 if wants == gather.len {
-                    *buffer = data;
+                    task.gathered = data;
                 } else {
-                    if buffer.is_empty() {
-                        *buffer = turn.pool.alloc(gather.len as usize);
+                    if task.gathered.is_empty() {
+                        task.gathered = turn.pool.alloc(gather.len as usize);
                     }
-                    buffer.as_mut()[start as usize..][..data.len()].copy_from_slice(&data);
+                    let all = task.gathered.as_mut();
+                    all[start as usize..][..data.len()].copy_from_slice(&data);
                 }
             }
-            Work::Write(_) | Work::Verify(_) => {
+            Step::Write(_) | Step::Verify(_) => {
                 let sector = task.split.take(&mut start, &mut data, turn.pool);
                 if let Some(sector) = sector {
                     self.piece(handle, start - SECTOR, sector, turn);
@@ -120,7 +123,8 @@ impl Full {
                     self.piece(handle, start, data, turn);
                 }
             }
-            Work::Answer(_) | Work::Read(_) | Work::Run(_) | Work::Ask(_) => {}
+            Step::Answer(_) | Step::Read(_) | Step::Run(_) => {}
+            Step::Reserve(_) | Step::Report(_) | Step::Activate => {}
         }
     }
 
@@ -129,13 +133,14 @@ impl Full {
         let (Some(task), Some(device)) = (self.tasks.get(handle), &self.device) else { return };
         let len = data.len() as u32;
         let tag = tag(handle, offset, len);
-        let (transfer, kind) = match &task.work {
-            Work::Write(transfer) => (*transfer, BlockKind::Write),
-            Work::Verify(transfer) => (*transfer, BlockKind::Read),
+        let (transfer, kind) = match &task.step {
+            Step::Write(transfer) => (transfer, BlockKind::Write),
+            Step::Verify(transfer) => (transfer, BlockKind::Read),
             _ => return,
         };
         if !self.places.has_room() {
-            return task.fail(offset, transfer.failed(BlockError::Busy.into(), offset));
+            let answer = transfer.failed(BlockError::Busy.into(), offset);
+            return task.fail(offset, answer);
         }
         if task.failed.is_some() {
             return;
@@ -162,7 +167,7 @@ impl Full {
                 self.asking.pop_front();
                 continue;
             };
-            let len = (task.wants() - task.received).min(self.burst);
+            let len = (task.wants - task.received).min(self.burst);
             if !self.credit.ask(len) {
                 return;
             }
@@ -171,27 +176,33 @@ impl Full {
             (task.data_sn, task.outstanding) = (0, task.outstanding + len);
             let reply = Reply::r2t(task, handle, len);
             task.r2t_sn += 1;
-            turn.send(reply, &[]);
+            turn.send(reply);
         }
     }
 
     /// Sends the data of a command, with its status in the last PDU. A PDU is at most as long as
     /// the initiator's longest data segment, and a sequence at most as long as a burst.
-    pub(crate) fn data_in(&self, itt: u32, answer: Answer, turn: &mut Turn<'_>) {
-        let Answer { status, data, residual, .. } = answer;
-        let (len, burst) = (data.len(), self.params.max_burst as usize);
-        let (mut offset, mut data_sn) = (0, 0);
-        while offset < len {
-            let burst_end = (offset / burst + 1) * burst;
-            let end = (offset + self.params.segment as usize).min(burst_end).min(len);
-            let at = offset as u32;
-            let reply = if end == len {
-                Reply::data_in_status(itt, data_sn, at, status, residual)
-            } else {
-                Reply::data_in(itt, data_sn, at, end == burst_end)
-            };
-            turn.send_data(reply, data.slice(offset..end));
-            (offset, data_sn) = (end, data_sn + 1);
+    pub(crate) fn data_in(
+        &self,
+        itt: u32,
+        mut data: Buf,
+        (status, residual): (Status, Residual),
+        turn: &mut Turn<'_>,
+    ) {
+        let (segment, burst) = (self.params.segment as usize, self.params.max_burst as usize);
+        let (mut offset, mut data_sn, mut left) = (0, 0, burst);
+        loop {
+            let (part, rest) = (segment.min(left), data.len());
+            if rest <= part {
+                let reply = Reply::data_in_status(itt, data_sn, offset, status, residual);
+                return turn.send_data(reply, data);
+            }
+            left -= part;
+            let reply = Reply::data_in(itt, data_sn, offset, left == 0);
+            turn.send_data(reply, data.slice(0..part));
+            left = if left == 0 { burst } else { left };
+            (offset, data_sn) = (offset + part as u32, data_sn + 1);
+            data = data.cut(part..rest);
         }
     }
 }

@@ -33,63 +33,23 @@ pub(crate) fn is_right_head(bhs: &[u8], behind: &[u8]) -> bool {
     append(crc32c(bhs), more).to_le_bytes() == rest[..DIGEST]
 }
 
-/// The bytes of a PDU that go into one head: all of them if there is little data.
-pub(crate) struct Bytes {
-    len: usize,
-    bytes: [u8; Head::MAX],
+/// Adds the padding and the digest of this data to a head.
+pub(crate) fn end(mode: Mode, data: &[u8], head: &mut Head) {
+    if data.is_empty() {
+        return;
+    }
+    let zeros = &[0; 3][..padding(data.len())];
+    head.push(zeros);
+    if mode.data_digest {
+        head.push(&append(crc32c(data), zeros).to_le_bytes());
+    }
 }
 
-impl Bytes {
-    /// Creates a head of a PDU, with its digest.
-    #[inline]
-    pub(crate) fn new(mode: Mode, bhs: &[u8; BHS]) -> Bytes {
-        let mut head = Bytes { len: 0, bytes: [0; Head::MAX] };
-        head.put(bhs);
-        if mode.header_digest {
-            head.put(&crc32c(bhs).to_le_bytes());
-        }
-        head
-    }
-
-    /// Creates the trailer of this data; empty if there is none.
-    pub(crate) fn trailer(mode: Mode, data: &[u8]) -> Bytes {
-        let mut trailer = Bytes { len: 0, bytes: [0; Head::MAX] };
-        trailer.end(mode, data);
-        trailer
-    }
-
-    /// Returns true if the head has room for this much data, its padding and its digest.
-    pub(crate) fn fits(&self, data: usize) -> bool {
-        self.len + data + 3 + DIGEST <= Head::MAX
-    }
-
-    /// Adds the data of a PDU, with padding and digest.
-    pub(crate) fn data(&mut self, mode: Mode, data: &[u8]) {
-        self.put(data);
-        self.end(mode, data);
-    }
-
-    fn end(&mut self, mode: Mode, data: &[u8]) {
-        if data.is_empty() {
-            return;
-        }
-        let zeros = &[0; 3][..padding(data.len())];
-        self.put(zeros);
-        if mode.data_digest {
-            self.put(&append(crc32c(data), zeros).to_le_bytes());
-        }
-    }
-
-    fn put(&mut self, bytes: &[u8]) {
-        self.bytes[self.len..][..bytes.len()].copy_from_slice(bytes);
-        self.len += bytes.len();
-    }
-
-    /// Returns the head.
-    #[inline]
-    pub(crate) fn head(&self) -> Head {
-        Head::new(&self.bytes[..self.len])
-    }
+/// Returns the trailer of this data; empty if there is none.
+pub(crate) fn trailer(mode: Mode, data: &[u8]) -> Head {
+    let mut trailer = Head::EMPTY;
+    end(mode, data, &mut trailer);
+    trailer
 }
 
 #[cfg(test)]
@@ -105,7 +65,7 @@ mod tests {
         for len in 0..70 {
             let all = [&data[..len], &[9, 9, 9][..padding(len)]].concat();
             assert_eq!(append(crc32c(&data[..len]), &all[len..]), crc32c(&all));
-            let mut bytes = Bytes::trailer(BOTH, &data[..len]).head().as_slice().to_vec();
+            let mut bytes = trailer(BOTH, &data[..len]).as_slice().to_vec();
             assert_eq!(bytes.len(), BOTH.trailer(len));
             if len > 0 {
                 assert!(is_right(BOTH, &data[..len], &bytes));
@@ -117,7 +77,6 @@ mod tests {
 
     #[test]
     fn the_digest_of_zeros_is_that_of_the_rfc() {
-        let trailer = Bytes::trailer(BOTH, &[0; 32]);
-        assert_eq!(trailer.head().as_slice(), [0xaa, 0x36, 0x91, 0x8a]);
+        assert_eq!(trailer(BOTH, &[0; 32]).as_slice(), [0xaa, 0x36, 0x91, 0x8a]);
     }
 }

@@ -16,10 +16,10 @@
 use super::full::Full;
 use super::pdu;
 use super::reply::Reply;
-use super::tasks::{Flow, Task, Work};
+use super::tasks::{Flow, Task};
 use super::wire::Turn;
 use crate::piece::{piece, tag};
-use crate::scsi::{Answer, Command, Failure, Request, Sense, Status, Step, Transfer};
+use crate::scsi::{Answer, Command, Failure, Request, Residual, Sense, Status, Step, Transfer};
 use crate::{Action, Asked, Question};
 use seam::{BlockError, BlockKind, BlockRequest, Buf};
 
@@ -28,7 +28,7 @@ impl Full {
     pub(crate) fn command(
         &mut self,
         common: &pdu::Common,
-        command: &pdu::Command,
+        command: &pdu::Command<'_>,
         data: Buf,
         turn: &mut Turn<'_>,
     ) {
@@ -43,116 +43,109 @@ impl Full {
         let announced = |announces: bool| if announces { command.expected } else { 0 };
         let scsi = Command {
             lun: common.lun,
-            cdb: &command.cdb,
+            cdb: command.cdb,
             attribute: command.attribute,
             reads: announced(command.reads),
             sends: announced(command.writes),
         };
         let Some(device) = &mut self.device else { return };
-        let step = if self.leaving && !device.is_removed() {
+        let mut step = if self.leaving && !device.is_removed() {
             Step::Answer(Answer::bare(Status::Busy))
         } else {
             device.start(&scsi, turn.pool)
         };
-        let step = self.room_for(step);
-        let work = Work::Answer(Answer::good());
-        let mut task = Task::new(common.itt, common.lun, common.cmd_sn, common.immediate, work);
-        (task.flow, task.since) = (Flow::Unsolicited(unsolicited), self.now);
+        if !self.places.admits_write() && !self.has_room(&step) {
+            step = Step::Answer(Answer::bare(Status::TaskSetFull));
+        }
+        let asks = !matches!(step, Step::Answer(_) | Step::Read(_) | Step::Write(_));
+        let now = self.now;
+        let handle = self.tasks.insert(common.itt, || Task::new(common, now, step, unsolicited));
         if !common.immediate {
             turn.wire.opened();
         }
-        let handle = self.tasks.insert(task);
-        self.step(handle, step, turn);
-        self.arrive(handle, data, turn);
+        if asks {
+            self.ask(handle, turn);
+        }
+        if !data.is_empty() {
+            self.arrive(handle, data, turn);
+        }
         if common.last {
             self.end_unsolicited(handle, turn);
         }
-        self.advance(handle, turn);
     }
 
-    /// Returns the step, or "task set full" if the session has too many requests under way.
-    fn room_for(&self, step: Step) -> Step {
-        let room = match step {
-            Step::Write(_) => self.places.admits_write(),
+    /// Returns true if the session has room for the requests of this step, though it admits no
+    /// command that writes.
+    fn has_room(&self, step: &Step) -> bool {
+        match step {
+            Step::Write(_) => false,
             Step::Answer(_) | Step::Reserve(_) | Step::Report(_) | Step::Activate => true,
             Step::Read(_) | Step::Verify(_) | Step::Gather(_) | Step::Run(_) => {
                 self.places.has_room()
             }
-        };
-        if room { step } else { Step::Answer(Answer::bare(Status::TaskSetFull)) }
+        }
     }
 
-    /// Executes the step. [`Full::advance`] follows.
-    fn step(&mut self, handle: u32, step: Step, turn: &mut Turn<'_>) {
+    /// Makes the first request of a command that needs no data of the host and is no read, or asks
+    /// the MDM.
+    fn ask(&mut self, handle: u32, turn: &mut Turn<'_>) {
         let (Some(task), Some(device)) = (self.tasks.get(handle), &self.device) else { return };
-        let (tag, volume) = (tag(handle, 0, 0), device.unit().volume);
-        match step {
-            Step::Answer(answer) => task.work = Work::Answer(answer),
-            // It begins when the host has sent all that it announced.
-            Step::Read(transfer) => task.work = Work::Read(transfer),
-            Step::Write(transfer) => task.work = Work::Write(transfer),
-            Step::Verify(transfer) => task.work = Work::Verify(transfer),
-            Step::Gather(gather) => task.work = Work::Gather(gather, Buf::EMPTY),
+        let question = match &task.step {
             Step::Run(plan) => {
                 let request = plan.request();
-                task.work = Work::Run(plan);
                 task.pieces = 1;
-                self.ask_volume(handle, request, turn);
+                return self.ask_volume(handle, request, turn);
             }
-            Step::Reserve(change) => {
-                task.work = Work::Ask(None);
-                task.pieces = 1;
-                turn.ask(Action::Ask { tag, volume, question: Question::Reserve(change) });
-            }
-            Step::Report(report) => {
-                task.work = Work::Ask(Some(report));
-                task.pieces = 1;
-                turn.ask(Action::Ask { tag, volume, question: Question::Report });
-            }
-            Step::Activate => {
-                task.work = Work::Ask(None);
-                task.pieces = 1;
-                turn.ask(Action::Ask { tag, volume, question: Question::Activate });
-            }
-        }
+            Step::Reserve(change) => Question::Reserve(*change),
+            Step::Report(_) => Question::Report,
+            Step::Activate => Question::Activate,
+            Step::Answer(_) | Step::Gather(_) => return,
+            Step::Read(_) | Step::Write(_) | Step::Verify(_) => return,
+        };
+        task.pieces = 1;
+        let volume = device.unit().volume;
+        turn.ask(Action::Ask { tag: tag(handle, 0, 0), volume, question });
     }
 
     /// Continues a command after data has arrived or a request is done: asks for more data, goes to
     /// the next step, or answers.
+    #[inline]
     pub(crate) fn advance(&mut self, handle: u32, turn: &mut Turn<'_>) {
-        let Some(task) = self.tasks.get(handle) else { return };
-        if task.flow != Flow::Idle || task.aborted {
-            return;
+        if self.tasks.get(handle).is_some_and(|task| task.goes_on()) {
+            self.go_on(handle, turn);
         }
-        let failed = task.failed.is_some();
-        if task.received < task.wants() && !failed {
+    }
+
+    /// Continues a command for which [`Task::goes_on`] is true.
+    pub(crate) fn go_on(&mut self, handle: u32, turn: &mut Turn<'_>) {
+        let Some(task) = self.tasks.get(handle) else { return };
+        if task.received < task.wants && task.failed.is_none() {
             task.flow = Flow::Queued;
             self.asking.push_back(handle);
             return self.ask_more(turn);
         }
-        if task.pieces > 0 {
-            return;
+        if let Some(failed) = task.failed.take() {
+            return self.answer(handle, failed.1, turn);
         }
-        if let Some((_, answer)) = task.failed.take() {
-            return self.answer(handle, answer, turn);
-        }
-        match &mut task.work {
-            Work::Answer(answer) => {
+        match &mut task.step {
+            Step::Answer(answer) => {
                 let answer = core::mem::replace(answer, Answer::good());
                 self.answer(handle, answer, turn);
             }
-            Work::Write(transfer) | Work::Verify(transfer) => {
-                let answer = transfer.done();
-                self.answer(handle, answer, turn);
+            Step::Write(transfer) | Step::Verify(transfer) => {
+                let residual = transfer.residual;
+                self.end(handle, Status::Good, residual, turn);
             }
-            Work::Gather(gather, data) => {
-                let (gather, data) = (*gather, core::mem::take(data));
+            Step::Gather(gather) => {
+                let (gather, data) = (*gather, core::mem::take(&mut task.gathered));
                 let Some(device) = &mut self.device else { return };
-                let step = device.gathered(gather, data, turn.pool);
-                self.step(handle, step, turn);
+                task.step = device.gathered(gather, data, turn.pool);
+                self.ask(handle, turn);
                 self.advance(handle, turn);
             }
-            Work::Read(_) | Work::Run(_) | Work::Ask(_) => {} // the answer comes with the result
+            // The answer comes with the result.
+            Step::Read(_) | Step::Run(_) => {}
+            Step::Reserve(_) | Step::Report(_) | Step::Activate => {}
         }
     }
 
@@ -160,16 +153,15 @@ impl Full {
     pub(crate) fn asked(&mut self, tag: u64, asked: Asked<'_>, turn: &mut Turn<'_>) {
         let handle = tag as u32;
         let (Some(task), Some(device)) = (self.tasks.get(handle), &self.device) else { return };
-        let Work::Ask(report) = &task.work else { return };
-        let answer = match (report, asked) {
-            (None, Asked::Reserved(result)) => device.reserved(result),
-            (Some(report), Asked::Table(table)) => device.report(*report, table, turn.pool),
-            (None, Asked::Activated) => Answer::good(),
-            (None, Asked::Nobody) => Answer::check(Sense::NO_PRIMARY),
-            (Some(_), Asked::Nobody) => Answer::bare(Status::Busy),
+        let answer = match (&task.step, asked) {
+            (Step::Reserve(_), Asked::Reserved(result)) => device.reserved(result),
+            (Step::Report(report), Asked::Table(table)) => device.report(*report, table, turn.pool),
+            (Step::Activate, Asked::Activated) => Answer::good(),
+            (Step::Reserve(_) | Step::Activate, Asked::Nobody) => Answer::check(Sense::NO_PRIMARY),
+            (Step::Report(_), Asked::Nobody) => Answer::bare(Status::Busy),
             _ => return,
         };
-        (task.work, task.pieces) = (Work::Answer(answer), 0);
+        (task.step, task.pieces) = (Step::Answer(answer), 0);
         self.advance(handle, turn);
     }
 
@@ -185,31 +177,41 @@ impl Full {
         turn.ask(Action::Request { tag: tag(handle, 0, 0), request });
     }
 
-    /// Begins reads that wait, while there is credit.
-    pub(crate) fn read_more(&mut self, turn: &mut Turn<'_>) {
-        while let Some(&handle) = self.reading.front() {
-            let (Some(task), Some(device)) = (self.tasks.get(handle), &self.device) else {
-                self.reading.pop_front();
-                continue;
-            };
-            let Work::Read(transfer) = &task.work else {
-                unreachable!("only reads are in this list");
-            };
-            if !self.credit.read(transfer.len) {
-                return;
-            }
-            let request = BlockRequest {
-                volume: device.unit().volume,
-                kind: BlockKind::Read,
-                at: transfer.at,
-                len: transfer.len,
-                body: Buf::EMPTY,
-            };
-            (task.outstanding, task.asked) = (transfer.len, 1);
-            self.places.take();
-            self.reading.pop_front();
-            turn.ask(Action::Request { tag: tag(handle, 0, 0), request });
+    /// Begins a read, or lets it wait for credit behind other reads.
+    #[inline]
+    pub(crate) fn read(&mut self, handle: u32, turn: &mut Turn<'_>) {
+        if !self.reading.is_empty() || !self.begin_read(handle, turn) {
+            self.reading.push_back(handle);
         }
+    }
+
+    /// Begins reads that wait, while there is credit.
+    #[inline]
+    pub(crate) fn read_more(&mut self, turn: &mut Turn<'_>) {
+        while let Some(&handle) = self.reading.front()
+            && self.begin_read(handle, turn)
+        {
+            self.reading.pop_front();
+        }
+    }
+
+    /// Begins a read. Returns false if there is not enough credit.
+    #[inline(always)]
+    fn begin_read(&mut self, handle: u32, turn: &mut Turn<'_>) -> bool {
+        let (Some(task), Some(device)) = (self.tasks.get(handle), &self.device) else {
+            return true; // it is over
+        };
+        let Step::Read(transfer) = &task.step else { unreachable!("not a read") };
+        let Transfer { at, len, .. } = *transfer;
+        if !self.credit.read(len) {
+            return false;
+        }
+        (task.outstanding, task.asked) = (len, 1);
+        self.places.take();
+        let (volume, kind, body) = (device.unit().volume, BlockKind::Read, Buf::EMPTY);
+        let request = BlockRequest { volume, kind, at, len, body };
+        turn.ask(Action::Request { tag: tag(handle, 0, 0), request });
+        true
     }
 
     /// Handles the result of a request.
@@ -223,33 +225,28 @@ impl Full {
         task.asked -= asked;
         self.places.give_back(asked);
         let gone = matches!(result, Err(BlockError::NoSuchVolume));
-        match &mut task.work {
-            Work::Read(transfer) => {
-                let transfer = *transfer;
+        match &mut task.step {
+            Step::Read(_) => self.read_done(handle, result, turn),
+            Step::Write(_) | Step::Verify(_) => {
                 task.pieces -= 1;
-                self.read_done(handle, &transfer, result, turn);
-            }
-            Work::Write(transfer) | Work::Verify(transfer) => {
-                let transfer = *transfer;
-                task.pieces -= 1;
-                self.piece_done(tag, &transfer, result, turn);
+                self.piece_done(tag, result, turn);
                 self.advance(handle, turn);
             }
-            Work::Run(plan) => {
+            Step::Run(plan) => {
                 if task.aborted || task.failed.is_some() {
                     task.pieces = 0;
                 } else if let Some(answer) = plan.done(result.map_err(Failure::from), turn.pool) {
                     task.pieces = 0;
-                    task.work = Work::Answer(answer);
+                    task.step = Step::Answer(answer);
                 } else {
                     let request = plan.request();
                     self.ask_volume(handle, request, turn);
                 }
                 self.advance(handle, turn);
             }
-            Work::Answer(_) | Work::Gather(..) | Work::Ask(_) => return,
+            Step::Answer(_) | Step::Gather(_) => return,
+            Step::Reserve(_) | Step::Report(_) | Step::Activate => return,
         }
-        self.settle(turn);
         if gone {
             self.volume_gone(turn);
         }
@@ -263,41 +260,36 @@ impl Full {
         }
     }
 
-    fn read_done(
-        &mut self,
-        handle: u32,
-        transfer: &Transfer,
-        result: Result<Buf, BlockError>,
-        turn: &mut Turn<'_>,
-    ) {
+    fn read_done(&mut self, handle: u32, result: Result<Buf, BlockError>, turn: &mut Turn<'_>) {
         let Some(task) = self.tasks.get(handle) else { return };
-        self.credit.read_done(core::mem::take(&mut task.outstanding));
-        if !task.aborted {
-            let answer = match result {
+        let Step::Read(transfer) = &task.step else { return };
+        task.pieces -= 1;
+        if task.aborted {
+            self.credit.read_done(core::mem::take(&mut task.outstanding));
+        } else {
+            let failure = match result {
                 Ok(data) if data.len() == transfer.len as usize => {
-                    let mut answer = transfer.done();
-                    answer.data = data.slice(0..transfer.moves as usize);
-                    answer
+                    let (data, end) = (data.cut(0..transfer.moves as usize), transfer.residual);
+                    if let Some((itt, _)) = self.forget(handle, turn) {
+                        self.data_in(itt, data, (Status::Good, end), turn);
+                    }
+                    return self.read_more(turn);
                 }
-                Ok(_) => transfer.unread(Failure::Block(BlockError::Media)),
-                Err(error) => transfer.unread(Failure::from(error)),
+                Ok(_) => Failure::Block(BlockError::Media),
+                Err(error) => Failure::from(error),
             };
-            task.work = Work::Answer(answer);
-            self.advance(handle, turn);
+            let answer = transfer.unread(failure);
+            self.answer(handle, answer, turn);
         }
         self.read_more(turn);
     }
 
-    fn piece_done(
-        &mut self,
-        tag: u64,
-        transfer: &Transfer,
-        result: Result<Buf, BlockError>,
-        turn: &mut Turn<'_>,
-    ) {
+    fn piece_done(&mut self, tag: u64, result: Result<Buf, BlockError>, turn: &mut Turn<'_>) {
         let (offset, len) = piece(tag);
-        let sent = self.comparing.remove(&tag);
+        let compares = !self.comparing.is_empty();
+        let sent = if compares { self.comparing.remove(&tag) } else { None };
         let Some(task) = self.tasks.get(tag as u32) else { return };
+        let (Step::Write(transfer) | Step::Verify(transfer)) = &task.step else { return };
         let solicited = task.solicited(offset, len).min(task.outstanding);
         task.outstanding -= solicited;
         let failed = match (result, sent) {
@@ -312,7 +304,9 @@ impl Full {
             task.fail(offset, answer);
         }
         self.credit.give_back(solicited);
-        self.ask_more(turn);
+        if !self.asking.is_empty() {
+            self.ask_more(turn);
+        }
     }
 
     /// Answers a command that waits for its turn. Either it has waited too long: then its host
@@ -321,8 +315,8 @@ impl Full {
         self.asking.retain(|of| *of != handle);
         self.reading.retain(|of| *of != handle);
         let Some(task) = self.tasks.get(handle) else { return };
-        if let Work::Read(transfer) = &task.work {
-            (task.work, task.pieces) = (Work::Answer(transfer.unread(why.into())), 0);
+        if let Step::Read(transfer) = &task.step {
+            (task.step, task.pieces) = (Step::Answer(transfer.unread(why.into())), 0);
         } else {
             task.flow = Flow::Idle;
             task.end(why.into());
@@ -332,29 +326,37 @@ impl Full {
 
     /// Answers a command and removes it.
     pub(crate) fn answer(&mut self, handle: u32, answer: Answer, turn: &mut Turn<'_>) {
-        let Some(task) = self.forget(handle, turn) else { return };
-        if answer.data.is_empty() {
-            let Answer { status, sense, residual, .. } = answer;
-            let reply = Reply::scsi(task.itt, status, residual, task.r2t_sn);
-            match sense {
-                None => turn.send(reply, &[]),
-                Some(sense) => {
-                    let fixed = sense.fixed();
-                    let mut data = [0; 2 + crate::scsi::Sense::FIXED];
-                    data[1] = fixed.len() as u8;
-                    data[2..].copy_from_slice(&fixed);
-                    turn.send(reply, &data);
+        let Answer { status, sense, data, residual } = answer;
+        match sense {
+            None if data.is_empty() => self.end(handle, status, residual, turn),
+            None => {
+                if let Some((itt, _)) = self.forget(handle, turn) {
+                    self.data_in(itt, data, (status, residual), turn);
                 }
             }
-        } else {
-            self.data_in(task.itt, answer, turn);
+            Some(sense) => {
+                let Some((itt, r2ts)) = self.forget(handle, turn) else { return };
+                let fixed = sense.fixed();
+                let mut data = [0; 2 + crate::scsi::Sense::FIXED];
+                data[1] = fixed.len() as u8;
+                data[2..].copy_from_slice(&fixed);
+                turn.send_small(Reply::scsi(itt, status, residual, r2ts), &data);
+            }
         }
-        self.settle(turn);
     }
 
-    /// Removes a command and everything that it holds.
-    pub(crate) fn forget(&mut self, handle: u32, turn: &mut Turn<'_>) -> Option<Task> {
-        let task = self.tasks.remove(handle)?;
+    /// Answers a command without data, and removes it.
+    fn end(&mut self, handle: u32, status: Status, residual: Residual, turn: &mut Turn<'_>) {
+        if let Some((itt, r2ts)) = self.forget(handle, turn) {
+            turn.send(Reply::scsi(itt, status, residual, r2ts));
+        }
+    }
+
+    /// Removes a command and everything that it holds. Returns its tag, and how many R2Ts were sent
+    /// for it.
+    #[inline(always)]
+    pub(crate) fn forget(&mut self, handle: u32, turn: &mut Turn<'_>) -> Option<(u32, u32)> {
+        let task = self.tasks.get(handle)?;
         if !task.immediate {
             turn.wire.ended();
         }
@@ -362,10 +364,12 @@ impl Full {
         if task.full {
             self.places.ended();
         }
-        match task.work {
-            Work::Read(_) => self.credit.read_done(task.outstanding),
+        match task.step {
+            Step::Read(_) => self.credit.read_done(task.outstanding),
             _ => self.credit.give_back(task.outstanding),
         }
-        Some(task)
+        let told = (task.itt, task.r2t_sn);
+        self.tasks.remove(handle);
+        Some(told)
     }
 }

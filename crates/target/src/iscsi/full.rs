@@ -14,18 +14,18 @@
 use super::keys::Params;
 use super::login::Entry;
 use super::manage::Managed;
-use super::pdu::{Body, Common, Pdu};
+use super::pdu::{Body, Common, Malformed, Pdu};
 use super::places::Places;
 use super::proto::*;
 use super::reply::Reply;
 use super::strays::Strays;
 use super::targets::{Nexus, Targets};
-use super::tasks::{Flow, Tasks, Work};
+use super::tasks::{Flow, Tasks};
 use super::text::{Incoming, Outgoing, pairs};
 use super::wire::{Order, Turn};
 use crate::Action;
 use crate::credit::Credit;
-use crate::scsi::{Attention, Device};
+use crate::scsi::{Attention, Device, Step};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use base::time::Duration;
@@ -132,16 +132,16 @@ impl Full {
         }
     }
 
-    /// Handles a PDU. `head` has at least the bytes of a basic header segment.
+    /// Handles a PDU with this head.
     pub(crate) fn pdu(
         &mut self,
-        head: &[u8],
+        (head, pdu): (&[u8; BHS], Result<Pdu<'_>, Malformed>),
         data: Buf,
         targets: &dyn Targets,
         turn: &mut Turn<'_>,
     ) {
         self.heard = true;
-        let Ok(Pdu { common, body }) = Pdu::decode(head, data.len()) else {
+        let Ok(Pdu { common, body }) = pdu else {
             return self.malformed(head, turn);
         };
         match body {
@@ -173,7 +173,9 @@ impl Full {
                     self.strays.add(common.itt);
                     return reject(REJECT_IMMEDIATE, head, turn);
                 }
-                self.strays.forget(common.itt);
+                if !self.strays.is_empty() {
+                    self.strays.forget(common.itt);
+                }
                 self.command(&common, &command, data, turn);
             }
             Body::Management(request) if self.device.is_some() => {
@@ -191,7 +193,7 @@ impl Full {
     }
 
     /// Rejects a malformed PDU. Its command number counts nevertheless.
-    pub(crate) fn malformed(&mut self, head: &[u8], turn: &mut Turn<'_>) {
+    pub(crate) fn malformed(&mut self, head: &[u8; BHS], turn: &mut Turn<'_>) {
         let opcode = head[0] & OPCODE;
         let numbered = head[0] & IMMEDIATE == 0 && opcode != DATA_OUT && opcode != SNACK;
         if numbered && turn.wire.take(be32(head, 24)) == Order::Gap {
@@ -220,7 +222,7 @@ impl Full {
         common: &Common,
         more: bool,
         ttt: u32,
-        (head, data): (&[u8], &[u8]),
+        (head, data): (&[u8; BHS], &[u8]),
         targets: &dyn Targets,
         turn: &mut Turn<'_>,
     ) {
@@ -237,7 +239,7 @@ impl Full {
             return reject(REJECT_FIELD, head, turn);
         }
         if more {
-            return turn.send(Reply::text(common.itt, Some(OUR_TAG)), &[]);
+            return turn.send(Reply::text(common.itt, Some(OUR_TAG)));
         }
         if !text.answer.is_sent() || (ttt == OUR_TAG && text.received.is_empty()) {
             return self.text_part(common.itt, common.last, turn);
@@ -307,7 +309,7 @@ impl Full {
     fn text_part(&mut self, itt: u32, last: bool, turn: &mut Turn<'_>) {
         let (part, more) = self.text.answer.part(self.params.segment as usize);
         let ttt = (more || !last).then_some(OUR_TAG);
-        turn.send(Reply::text(itt, ttt), part);
+        turn.send_small(Reply::text(itt, ttt), part);
         if !more {
             self.text.answer.clear();
         }
@@ -320,10 +322,9 @@ impl Full {
         let (_, mut bytes) = self.credit.used();
         for task in self.tasks.all() {
             visit(task.split.held());
-            match &task.work {
-                Work::Gather(_, data) => visit(data),
-                Work::Run(plan) => plan.held().into_iter().for_each(&mut *visit),
-                _ => {}
+            visit(&task.gathered);
+            if let Step::Run(plan) = &task.step {
+                plan.held().into_iter().for_each(&mut *visit);
             }
             if let Flow::Unsolicited(end) | Flow::Burst(end) = task.flow {
                 bytes += u64::from(end.saturating_sub(task.received));
@@ -355,11 +356,11 @@ impl Full {
             return turn.close(Some("gave no sign of life in 30 s"));
         }
         (self.since, self.pinged) = (Some(now), true);
-        turn.send(Reply::ping(OUR_TAG), &[]);
+        turn.send(Reply::ping(OUR_TAG));
     }
 }
 
 /// Rejects a PDU.
-pub(crate) fn reject(reason: u8, head: &[u8], turn: &mut Turn<'_>) {
-    turn.send(Reply::reject(reason), &head[..BHS]);
+pub(crate) fn reject(reason: u8, head: &[u8; BHS], turn: &mut Turn<'_>) {
+    turn.send_small(Reply::reject(reason), head);
 }

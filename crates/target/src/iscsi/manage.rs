@@ -16,11 +16,11 @@ use super::full::{BESIDE_WINDOW, Full, LEAVE, reject};
 use super::pdu::{Common, Management};
 use super::proto::*;
 use super::reply::Reply;
-use super::tasks::{Flow, Task, Work};
+use super::tasks::{Flow, Task};
 use super::wire::Turn;
 use crate::piece::tag;
 use crate::reserve::{Access, Notice};
-use crate::scsi::{self, Attention};
+use crate::scsi::{self, Attention, Step};
 use crate::{Action, Cleared};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -72,7 +72,7 @@ impl Full {
     /// Handles a task management request.
     pub(crate) fn manage(&mut self, common: &Common, request: &Management, turn: &mut Turn<'_>) {
         if self.managed.waiting.len() >= BESIDE_WINDOW {
-            return turn.send(Reply::management(common.itt, FUNCTION_REJECTED), &[]);
+            return turn.send(Reply::management(common.itt, FUNCTION_REJECTED));
         }
         let unit = scsi::is_unit(common.lun);
         let mut clears = None;
@@ -139,7 +139,7 @@ impl Full {
         if matches!(task.flow, Flow::Unsolicited(_) | Flow::Burst(_)) {
             self.strays.add(task.itt);
         }
-        if let (Work::Answer(answer), Some(device)) = (&task.work, &mut self.device) {
+        if let (Step::Answer(answer), Some(device)) = (&task.step, &mut self.device) {
             device.take_back(answer);
         }
         let begun = task.pieces > 0 && !self.reading.contains(&handle);
@@ -202,13 +202,13 @@ impl Full {
             return;
         }
         while let Some(waiting) = self.managed.waiting.pop_front_if(|waiting| !waiting.others) {
-            turn.send(Reply::management(waiting.itt, waiting.response), &[]);
+            turn.send(Reply::management(waiting.itt, waiting.response));
             if waiting.closes {
                 return turn.close(None);
             }
         }
         if let Some((itt, response)) = self.managed.logout {
-            turn.send(Reply::logout(itt, response), &[]);
+            turn.send(Reply::logout(itt, response));
             turn.close(None);
         }
     }
@@ -218,17 +218,17 @@ impl Full {
         &mut self,
         common: &Common,
         (reason, cid): (u8, u16),
-        head: &[u8],
+        head: &[u8; BHS],
         turn: &mut Turn<'_>,
     ) {
         if self.managed.logout.is_some() {
             return reject(REJECT_PROTOCOL, head, turn);
         }
         if reason == LOGOUT_RECOVERY {
-            return turn.send(Reply::logout(common.itt, RECOVERY_NOT_SUPPORTED), &[]);
+            return turn.send(Reply::logout(common.itt, RECOVERY_NOT_SUPPORTED));
         }
         if reason != 0 && cid != self.nexus.cid {
-            return turn.send(Reply::logout(common.itt, CID_NOT_FOUND), &[]);
+            return turn.send(Reply::logout(common.itt, CID_NOT_FOUND));
         }
         self.abort_all(turn);
         self.managed.logout = Some((common.itt, LOGGED_OUT));
@@ -274,7 +274,7 @@ impl Full {
     /// are not executed.
     pub(crate) fn leave(&mut self, turn: &mut Turn<'_>) {
         if !core::mem::replace(&mut self.leaving, true) {
-            turn.send(Reply::ask_logout(LEAVE.as_secs() as u16), &[]);
+            turn.send(Reply::ask_logout(LEAVE.as_secs() as u16));
         }
     }
 }

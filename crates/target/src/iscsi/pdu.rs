@@ -23,7 +23,7 @@ pub(crate) struct Common {
 
 /// A SCSI command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Command {
+pub(crate) struct Command<'a> {
     /// The initiator says that it has room for data (R).
     pub(crate) reads: bool,
     /// The initiator says that it has data for the target (W).
@@ -33,7 +33,7 @@ pub(crate) struct Command {
     /// Bytes to transfer, as the initiator expects.
     pub(crate) expected: u32,
     /// The command itself.
-    pub(crate) cdb: [u8; 16],
+    pub(crate) cdb: &'a [u8; 16],
 }
 
 /// A task management request.
@@ -81,14 +81,14 @@ pub(crate) struct DataOut {
 
 /// The body of a decoded PDU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Body {
+pub(crate) enum Body<'a> {
     /// A NOP-Out: a ping, or the answer to one.
     NopOut {
         /// The tag of the NOP-In that it answers.
         ttt: u32,
     },
     /// A SCSI command.
-    Command(Command),
+    Command(Command<'a>),
     /// A task management request.
     Management(Management),
     /// A request of the login phase.
@@ -117,23 +117,23 @@ pub(crate) enum Body {
 
 /// A decoded PDU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Pdu {
+pub(crate) struct Pdu<'a> {
     /// The common fields of all PDUs.
     pub(crate) common: Common,
     /// The rest.
-    pub(crate) body: Body,
+    pub(crate) body: Body<'a>,
 }
 
 /// The PDU contradicts itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Malformed;
 
-impl Pdu {
+impl Pdu<'_> {
     /// Decodes the head of a PDU with `data` bytes of data. Additional header segments are ignored:
     /// only commands have them, and no supported command has a long CDB or moves data both ways.
     #[inline]
-    pub(crate) fn decode(head: &[u8], data: usize) -> Result<Pdu, Malformed> {
-        if head.len() < BHS || be24(head, 5) as usize != data {
+    pub(crate) fn decode(head: &[u8; BHS], data: usize) -> Result<Pdu<'_>, Malformed> {
+        if be24(head, 5) as usize != data {
             return Err(Malformed);
         }
         let opcode = head[0] & OPCODE;
@@ -181,7 +181,8 @@ impl Pdu {
     }
 }
 
-fn command(head: &[u8], data: usize, common: &Common) -> Result<Body, Malformed> {
+#[inline]
+fn command<'a>(head: &'a [u8; BHS], data: usize, common: &Common) -> Result<Body<'a>, Malformed> {
     let writes = head[1] & WRITE != 0;
     let expected = be32(head, 20);
     // 11.3.1: a non-final command PDU has W. Immediate data needs W, and fits the expected length.
@@ -196,11 +197,11 @@ fn command(head: &[u8], data: usize, common: &Common) -> Result<Body, Malformed>
         4 => Attribute::Aca,
         _ => return Err(Malformed),
     };
-    let cdb = core::array::from_fn(|i| head[32 + i]);
+    let cdb = head.last_chunk().expect("a head is longer than a CDB");
     Ok(Body::Command(Command { reads: head[1] & READ != 0, writes, attribute, expected, cdb }))
 }
 
-fn nop_out(head: &[u8], common: &Common) -> Result<Body, Malformed> {
+fn nop_out<'a>(head: &[u8; BHS], common: &Common) -> Result<Body<'a>, Malformed> {
     let ttt = be32(head, 20);
     // 11.18: a NOP-Out without a task tag asks for no answer, and is immediate.
     if !common.last || (common.itt == NO_TAG && !common.immediate) {
@@ -209,7 +210,7 @@ fn nop_out(head: &[u8], common: &Common) -> Result<Body, Malformed> {
     Ok(Body::NopOut { ttt })
 }
 
-fn login(head: &[u8]) -> Result<Body, Malformed> {
+fn login<'a>(head: &[u8; BHS]) -> Result<Body<'a>, Malformed> {
     let login = Login {
         transit: head[1] & FINAL != 0,
         more: head[1] & CONTINUE != 0,
@@ -266,7 +267,6 @@ mod tests {
             assert_eq!(decode(opcode, flags, data), Err(Malformed), "{opcode:x} {flags:x} {data}");
         }
         assert_eq!(Pdu::decode(&head(NOP_OUT, FINAL, 1), 0), Err(Malformed), "another length");
-        assert_eq!(Pdu::decode(&[0; 20], 0), Err(Malformed), "a short head");
     }
 
     #[test]
@@ -286,7 +286,7 @@ mod tests {
         let Body::Command(command) = pdu.body else { panic!("{pdu:?}") };
         assert_eq!((command.reads, command.writes, command.expected), (true, true, 0x1415_1617));
         assert_eq!(command.attribute, Attribute::Ordered);
-        assert_eq!(command.cdb, core::array::from_fn(|i| 32 + i as u8));
+        assert_eq!(command.cdb, &core::array::from_fn(|i| 32 + i as u8));
         (bytes[0], bytes[1]) = (LOGIN_REQUEST, FINAL | 3);
         let login = Login {
             transit: true,

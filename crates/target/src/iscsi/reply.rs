@@ -37,12 +37,14 @@ pub(crate) struct LoginAnswer {
 }
 
 impl Reply {
+    #[inline]
     fn new(opcode: u8, flags: u8, itt: u32) -> Reply {
         let mut reply = Reply { bytes: [0; BHS], counts: true, unnumbered: false };
         (reply.bytes[0], reply.bytes[1]) = (opcode, flags);
         reply.u32(16, itt)
     }
 
+    #[inline]
     fn put(mut self, at: usize, bytes: &[u8]) -> Reply {
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
         self

@@ -123,14 +123,15 @@ impl Session {
         out: &mut Vec<Action>,
     ) {
         let mut turn = Turn { wire: &mut self.wire, pool, out };
+        let pdu = Pdu::decode(head, data.len());
         let login = match &mut self.phase {
-            Phase::Full(full) => return full.pdu(head, data, targets, &mut turn),
+            Phase::Full(full) => return full.pdu((head, pdu), data, targets, &mut turn),
             Phase::Login(login) => login,
         };
         if login.is_waiting() {
             return turn.close(Some("did not wait for the answer to its login request"));
         }
-        let Ok(Pdu { common, body }) = Pdu::decode(head, data.len()) else {
+        let Ok(Pdu { common, body }) = pdu else {
             return refuse(head, status::INITIATOR_ERROR, &mut turn);
         };
         let Body::Login(request) = body else {
@@ -150,7 +151,7 @@ impl Session {
         match outcome {
             Outcome::Refresh => turn.ask(Action::Refresh),
             Outcome::Answer(answer, text) => {
-                turn.send(Reply::login(self.login_tag, &answer), &text);
+                turn.send_small(Reply::login(self.login_tag, &answer), &text);
                 if answer.status != status::SUCCESS {
                     turn.close(Some(status::why(answer.status)));
                 }
@@ -159,7 +160,7 @@ impl Session {
                 if entry.reinstates {
                     turn.ask(Action::Reinstate);
                 }
-                turn.send(Reply::login(self.login_tag, &answer), &text);
+                turn.send_small(Reply::login(self.login_tag, &answer), &text);
                 let mode = entry.params.mode();
                 turn.ask(Action::Reframe { mode: mode.number() });
                 turn.wire.mode = mode;
@@ -381,6 +382,6 @@ fn refuse(head: &[u8; BHS], status: u16, turn: &mut Turn<'_>) {
         tsih: be16(head, 14),
         status,
     };
-    turn.send(Reply::login(be32(head, 16), &answer), &[]);
+    turn.send(Reply::login(be32(head, 16), &answer));
     turn.close(Some(status::why(status)));
 }

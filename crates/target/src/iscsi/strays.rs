@@ -34,6 +34,11 @@ impl Strays {
         self.tags.retain(|tag| *tag != itt);
     }
 
+    /// Returns true if there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tags.is_empty()
+    }
+
     /// Returns the number of tags.
     pub(crate) fn len(&self) -> usize {
         self.tags.len()

@@ -3,34 +3,17 @@
 //! Invariants: the handle of a command names it in tags of requests, and in R2Ts. Pieces of a
 //! command are counted, not listed: the tag of a request says which piece it is.
 
+use super::pdu::Common;
 use super::proto::NO_TAG;
 use crate::reserve::Access;
-use crate::scsi::{Answer, Failure, Gather, Plan, Report, Transfer};
+use crate::scsi::{Answer, Failure, Step};
 use crate::slots::Slots;
 use crate::split::SplitSector;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use base::Time;
 use base::time::Duration;
 use seam::{BlockKind, Buf};
-
-/// The work of a command.
-#[derive(Debug)]
-pub(crate) enum Work {
-    /// Nothing more. The answer is sent when the initiator has sent all its unsolicited data.
-    Answer(Answer),
-    /// Read a range.
-    Read(Transfer),
-    /// Write the data that comes.
-    Write(Transfer),
-    /// Compare the data that comes with that of the volume.
-    Verify(Transfer),
-    /// Gather the data in a buffer.
-    Gather(Gather, Buf),
-    /// Execute requests one after another.
-    Run(Plan),
-    /// Wait for the MDM to change reservations, or to report them.
-    Ask(Option<Report>),
-}
 
 /// The data that a command may receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,8 +41,11 @@ pub(crate) struct Task {
     pub(crate) immediate: bool,
     /// The last tick before it arrived; `None` before the session's first tick.
     pub(crate) since: Option<Time>,
-    /// The work of the command.
-    pub(crate) work: Work,
+    /// What the command does now. An answer waits until the initiator has sent all its unsolicited
+    /// data.
+    pub(crate) step: Step,
+    /// Bytes of data that the command needs.
+    pub(crate) wants: u32,
     /// The data that may come.
     pub(crate) flow: Flow,
     /// Bytes that have arrived.
@@ -78,10 +64,13 @@ pub(crate) struct Task {
     pub(crate) asked: u32,
     /// One of them waits for space.
     pub(crate) full: bool,
+    /// Data that is gathered.
+    pub(crate) gathered: Buf,
     /// The start of a sector whose end has not arrived.
     pub(crate) split: SplitSector,
-    /// The lowest offset of a piece that has failed, and the answer.
-    pub(crate) failed: Option<(u32, Answer)>,
+    /// The lowest offset of a piece that has failed, and the answer. In memory of its own, because
+    /// few commands fail.
+    pub(crate) failed: Option<Box<(u32, Answer)>>,
     /// The command was aborted: it is not answered, and its requests are being withdrawn.
     pub(crate) aborted: bool,
     /// A DataSN was wrong: data is discarded until the end of the sequence.
@@ -89,16 +78,18 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    /// Creates a command that has done nothing.
-    pub(crate) fn new(itt: u32, lun: u64, cmd_sn: u32, immediate: bool, work: Work) -> Task {
+    /// Creates a command that has done nothing, and may send this much unsolicited data.
+    #[inline]
+    pub(crate) fn new(common: &Common, since: Option<Time>, step: Step, unsolicited: u32) -> Task {
         Task {
-            itt,
-            lun,
-            cmd_sn,
-            immediate,
-            since: None,
-            work,
-            flow: Flow::Idle,
+            itt: common.itt,
+            lun: common.lun,
+            cmd_sn: common.cmd_sn,
+            immediate: common.immediate,
+            since,
+            wants: wants(&step),
+            step,
+            flow: Flow::Unsolicited(unsolicited),
             received: 0,
             unsolicited: 0,
             outstanding: 0,
@@ -107,6 +98,7 @@ impl Task {
             pieces: 0,
             asked: 0,
             full: false,
+            gathered: Buf::EMPTY,
             split: SplitSector::default(),
             failed: None,
             aborted: false,
@@ -114,36 +106,37 @@ impl Task {
         }
     }
 
-    /// Returns how many bytes of data the command needs.
-    pub(crate) fn wants(&self) -> u32 {
-        match &self.work {
-            Work::Write(transfer) | Work::Verify(transfer) => transfer.moves,
-            Work::Gather(gather, _) => gather.len,
-            Work::Answer(_) | Work::Read(_) | Work::Run(_) | Work::Ask(_) => 0,
-        }
+    /// Returns true if the command can go on: it needs no data that is on its way, and waits for no
+    /// request.
+    #[inline]
+    pub(crate) fn goes_on(&self) -> bool {
+        let needs_data = self.received < self.wants && self.failed.is_none();
+        self.flow == Flow::Idle && !self.aborted && (self.pieces == 0 || needs_data)
     }
 
     /// Returns the kind of access to the volume that the command still needs.
     pub(crate) fn needs(&self) -> Access {
-        match &self.work {
-            Work::Read(_) | Work::Verify(_) => Access::of(BlockKind::Read),
-            Work::Write(_) => Access::of(BlockKind::Write),
-            Work::Gather(gather, _) => gather.needs(),
-            Work::Run(plan) => Access::of(plan.request().kind),
-            Work::Answer(_) | Work::Ask(_) => Access::of(BlockKind::Flush),
+        match &self.step {
+            Step::Read(_) | Step::Verify(_) => Access::of(BlockKind::Read),
+            Step::Write(_) => Access::of(BlockKind::Write),
+            Step::Gather(gather) => gather.needs(),
+            Step::Run(plan) => Access::of(plan.request().kind),
+            Step::Answer(_) | Step::Reserve(_) | Step::Report(_) | Step::Activate => {
+                Access::of(BlockKind::Flush)
+            }
         }
     }
 
     /// Returns true if the command waits for its turn to ask for data, or to read.
     pub(crate) fn waits(&self) -> bool {
-        let reads = matches!(self.work, Work::Read(_)) && self.outstanding == 0;
+        let reads = matches!(self.step, Step::Read(_)) && self.outstanding == 0;
         !self.aborted && (reads || self.flow == Flow::Queued)
     }
 
     /// Records that the piece at this offset has failed.
     pub(crate) fn fail(&mut self, offset: u32, answer: Answer) {
-        if self.failed.as_ref().is_none_or(|(lowest, _)| offset < *lowest) {
-            self.failed = Some((offset, answer));
+        if self.failed.as_ref().is_none_or(|failed| offset < failed.0) {
+            self.failed = Some(Box::new((offset, answer)));
         }
     }
 
@@ -151,7 +144,7 @@ impl Task {
     /// keeps its answer.
     pub(crate) fn lose(&mut self) {
         self.lost = true;
-        if !matches!(self.work, Work::Run(_)) {
+        if !matches!(self.step, Step::Run(_)) {
             self.end(Failure::Data);
         }
     }
@@ -160,12 +153,13 @@ impl Task {
     /// its answer keeps it. A read, and a command that waits for the MDM, is left as it is: it ends
     /// with its own result.
     pub(crate) fn end(&mut self, failure: Failure) {
-        let answer = match &self.work {
-            Work::Write(transfer) | Work::Verify(transfer) => {
+        let answer = match &self.step {
+            Step::Write(transfer) | Step::Verify(transfer) => {
                 transfer.failed(failure, self.received)
             }
-            Work::Gather(..) | Work::Run(_) => failure.answer(true, 0),
-            Work::Answer(_) | Work::Read(_) | Work::Ask(_) => return,
+            Step::Gather(_) | Step::Run(_) => failure.answer(true, 0),
+            Step::Answer(_) | Step::Read(_) => return,
+            Step::Reserve(_) | Step::Report(_) | Step::Activate => return,
         };
         self.fail(self.received, answer);
     }
@@ -173,6 +167,17 @@ impl Task {
     /// Returns how many bytes of the piece were asked for.
     pub(crate) fn solicited(&self, offset: u32, len: u32) -> u32 {
         len.min((offset + len).saturating_sub(self.unsolicited))
+    }
+}
+
+/// Returns how many bytes of data a command needs for this step.
+#[inline]
+fn wants(step: &Step) -> u32 {
+    match step {
+        Step::Write(transfer) | Step::Verify(transfer) => transfer.moves,
+        Step::Gather(gather) => gather.len,
+        Step::Answer(_) | Step::Read(_) | Step::Run(_) => 0,
+        Step::Reserve(_) | Step::Report(_) | Step::Activate => 0,
     }
 }
 
@@ -186,8 +191,6 @@ pub(crate) struct Tasks {
     /// The number of these tags by their low bits. So a new tag is known to be new, as a rule,
     /// without a look at all.
     alike: [u16; ALIKE],
-    /// Immediate commands.
-    immediate: usize,
 }
 
 /// Groups of tags that have the same low bits: more than a session has commands.
@@ -196,14 +199,13 @@ const ALIKE: usize = 256;
 impl Tasks {
     /// Creates an empty table.
     pub(crate) fn new() -> Tasks {
-        Tasks { slots: Slots::new(), tags: Vec::new(), alike: [0; ALIKE], immediate: 0 }
+        Tasks { slots: Slots::new(), tags: Vec::new(), alike: [0; ALIKE] }
     }
 
     /// Adds a command, and returns its handle. The caller limits their number.
-    pub(crate) fn insert(&mut self, task: Task) -> u32 {
-        let itt = task.itt;
-        self.immediate += usize::from(task.immediate);
-        let handle = self.slots.insert(task);
+    #[inline]
+    pub(crate) fn insert(&mut self, itt: u32, make: impl FnOnce() -> Task) -> u32 {
+        let handle = self.slots.insert(make);
         match self.tags.get_mut(usize::from(handle as u16)) {
             Some(tag) => *tag = itt,
             None => self.tags.push(itt),
@@ -219,12 +221,11 @@ impl Tasks {
         self.slots.get_mut(handle)
     }
 
-    /// Removes the command with this handle.
-    pub(crate) fn remove(&mut self, handle: u32) -> Option<Task> {
-        let task = self.slots.remove(handle)?;
-        self.free_tag(handle);
-        self.immediate -= usize::from(task.immediate);
-        Some(task)
+    /// Removes the command with this handle, if there is one.
+    pub(crate) fn remove(&mut self, handle: u32) {
+        if self.slots.remove(handle) {
+            self.free_tag(handle);
+        }
     }
 
     /// Marks the command with this handle as aborted. Its tag may be used again.
@@ -284,9 +285,9 @@ impl Tasks {
         self.slots.len()
     }
 
-    /// Returns the number of immediate commands.
+    /// Returns the number of immediate commands. Few initiators send any.
     pub(crate) fn immediate(&self) -> usize {
-        self.immediate
+        self.all().filter(|task| task.immediate).count()
     }
 }
 
@@ -296,13 +297,19 @@ mod tests {
 
     #[test]
     fn handles_of_ended_commands_find_nothing() {
-        let task = |itt| Task::new(itt, 0, 0, itt == 2, Work::Answer(Answer::good()));
+        let task = |itt| {
+            let common = Common { immediate: itt == 2, last: true, lun: 0, itt, cmd_sn: 0 };
+            Task::new(&common, None, Step::Answer(Answer::good()), 0)
+        };
+        let insert = |tasks: &mut Tasks, itt| tasks.insert(itt, || task(itt));
         let mut tasks = Tasks::new();
-        let a = tasks.insert(task(1));
-        let b = tasks.insert(task(2));
+        let a = insert(&mut tasks, 1);
+        let b = insert(&mut tasks, 2);
         assert_eq!((tasks.find(1), tasks.find(2), tasks.immediate()), (Some(a), Some(b), 1));
-        assert!(tasks.remove(b).is_some() && tasks.remove(b).is_none());
-        let c = tasks.insert(task(3));
+        tasks.remove(b);
+        tasks.remove(b);
+        assert_eq!((tasks.len(), tasks.immediate()), (1, 0));
+        let c = insert(&mut tasks, 3);
         assert_ne!(b, c);
         assert!(tasks.get(b).is_none());
         assert_eq!((tasks.len(), tasks.immediate(), tasks.find(2)), (2, 0, None));

@@ -7,13 +7,14 @@
 //! - The upper end of the window never moves back: an outstanding command makes the window smaller.
 //! - No action follows [`Action::Close`].
 
-use super::digest::Bytes;
+use super::digest;
 use super::framer::Mode;
 use super::proto::*;
 use super::reply::Reply;
 use crate::Action;
 use alloc::vec::Vec;
-use seam::{Buf, BufPool};
+use base::crc::crc32c;
+use seam::{Buf, BufPool, Head};
 
 /// Numbers and digests of a session.
 #[derive(Debug)]
@@ -75,12 +76,14 @@ impl Wire {
     }
 
     /// Takes the number of a request that is not immediate.
+    #[inline]
     pub(crate) fn take(&mut self, cmd_sn: u32) -> Order {
-        if !self.is_expected(cmd_sn) || self.skipped.contains(&cmd_sn) {
-            return Order::Drop;
-        }
         if cmd_sn != self.next {
-            return Order::Gap;
+            let drop = !self.is_expected(cmd_sn) || self.skipped.contains(&cmd_sn);
+            return if drop { Order::Drop } else { Order::Gap };
+        }
+        if self.outstanding >= self.window {
+            return Order::Drop; // beyond the window
         }
         self.advance();
         Order::Take
@@ -152,40 +155,50 @@ impl Turn<'_> {
         self.wire.closed = true;
     }
 
-    /// Returns the header of a PDU, with its numbers.
+    /// Returns the header of a PDU, with its numbers and its digest.
     #[inline]
-    fn bhs(&mut self, reply: Reply, data: usize) -> Bytes {
+    fn head(&mut self, reply: Reply, data: usize) -> Head {
         let wire = &mut *self.wire;
         let bhs = reply.numbers(data, wire.stat_sn, wire.next, wire.last());
         if reply.counts {
             wire.stat_sn = wire.stat_sn.wrapping_add(1);
         }
-        Bytes::new(wire.mode, &bhs)
+        let mut head = Head::new(&bhs);
+        if wire.mode.header_digest {
+            head.push(&crc32c(&bhs).to_le_bytes());
+        }
+        head
     }
 
-    /// Sends a PDU with little or no data.
+    /// Sends a PDU without data.
     #[inline]
-    pub(crate) fn send(&mut self, reply: Reply, data: &[u8]) {
-        let mut bytes = self.bhs(reply, data.len());
-        if bytes.fits(data.len()) {
-            bytes.data(self.wire.mode, data);
-            return self.ask(Action::Send { head: bytes.head(), body: Buf::EMPTY });
+    pub(crate) fn send(&mut self, reply: Reply) {
+        let head = self.head(reply, 0);
+        self.ask(Action::Send { head, body: Buf::EMPTY });
+    }
+
+    /// Sends a PDU with little data.
+    pub(crate) fn send_small(&mut self, reply: Reply, data: &[u8]) {
+        let mut head = self.head(reply, data.len());
+        if head.len() + data.len() + 3 + DIGEST > Head::MAX {
+            self.ask(Action::Send { head, body: self.pool.copy(data) });
+            head = Head::EMPTY;
+        } else {
+            head.push(data);
         }
-        let body = self.pool.copy(data);
-        self.send_parts(&bytes, body);
+        digest::end(self.wire.mode, data, &mut head);
+        if !head.is_empty() {
+            self.ask(Action::Send { head, body: Buf::EMPTY });
+        }
     }
 
     /// Sends a PDU with data, which is not copied.
     #[inline]
     pub(crate) fn send_data(&mut self, reply: Reply, body: Buf) {
-        let bytes = self.bhs(reply, body.len());
-        self.send_parts(&bytes, body);
-    }
-
-    fn send_parts(&mut self, bytes: &Bytes, body: Buf) {
-        let mode = self.wire.mode;
-        let trailer = (mode.trailer(body.len()) > 0).then(|| Bytes::trailer(mode, &body).head());
-        self.ask(Action::Send { head: bytes.head(), body });
+        let (mode, ends) = (self.wire.mode, self.wire.mode.trailer(body.len()) > 0);
+        let trailer = ends.then(|| digest::trailer(mode, &body));
+        let head = self.head(reply, body.len());
+        self.ask(Action::Send { head, body });
         if let Some(head) = trailer {
             self.ask(Action::Send { head, body: Buf::EMPTY });
         }

@@ -116,15 +116,15 @@ pub const NBD_STATE_ZERO: u32 = 1 << 1;
 
 /// Returns the two bytes at `at`, which the caller knows to exist.
 pub(crate) fn be16(from: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes(core::array::from_fn(|i| from[at + i]))
+    u16::from_be_bytes(*from[at..].first_chunk().expect("two bytes"))
 }
 
 /// Returns the four bytes at `at`, which the caller knows to exist.
 pub(crate) fn be32(from: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes(core::array::from_fn(|i| from[at + i]))
+    u32::from_be_bytes(*from[at..].first_chunk().expect("four bytes"))
 }
 
 /// Returns the eight bytes at `at`, which the caller knows to exist.
 pub(crate) fn be64(from: &[u8], at: usize) -> u64 {
-    u64::from_be_bytes(core::array::from_fn(|i| from[at + i]))
+    u64::from_be_bytes(*from[at..].first_chunk().expect("eight bytes"))
 }

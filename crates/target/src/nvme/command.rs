@@ -21,7 +21,7 @@ pub(crate) enum Place {
 impl Command {
     /// Takes a command from the head of a capsule.
     pub(crate) fn of(head: &[u8]) -> Command {
-        Command { bytes: core::array::from_fn(|i| head[COMMON + i]) }
+        Command { bytes: *head[COMMON..].first_chunk().expect("the head of a capsule") }
     }
 
     pub(crate) fn opcode(&self) -> u8 {

@@ -136,7 +136,8 @@ impl Queue {
     ) {
         self.pieces -= 1;
         let (offset, len) = piece(tag);
-        let sent = self.comparing.remove(&tag);
+        let compares = !self.comparing.is_empty();
+        let sent = if compares { self.comparing.remove(&tag) } else { None };
         let Some(task) = self.table.get(tag as u32) else { return };
         let solicited = len.min(task.owed);
         task.owed -= solicited;
@@ -152,7 +153,9 @@ impl Queue {
             task.fail(offset, status);
         }
         self.credit.give_back(solicited);
-        self.ask_more(turn);
+        if !self.asking.is_empty() {
+            self.ask_more(turn);
+        }
     }
 
     /// Sends R2Ts for the data of commands, in their order, while there is credit.

@@ -156,17 +156,17 @@ pub const NQN_MAX: usize = 223;
 /// Returns the two bytes at `at`, which the caller knows to exist.
 #[inline]
 pub(crate) fn le16(from: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes(core::array::from_fn(|i| from[at + i]))
+    u16::from_le_bytes(*from[at..].first_chunk().expect("two bytes"))
 }
 
 /// Returns the four bytes at `at`, which the caller knows to exist.
 #[inline]
 pub(crate) fn le32(from: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(core::array::from_fn(|i| from[at + i]))
+    u32::from_le_bytes(*from[at..].first_chunk().expect("four bytes"))
 }
 
 /// Returns the eight bytes at `at`, which the caller knows to exist.
 #[inline]
 pub(crate) fn le64(from: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(core::array::from_fn(|i| from[at + i]))
+    u64::from_le_bytes(*from[at..].first_chunk().expect("eight bytes"))
 }

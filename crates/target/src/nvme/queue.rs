@@ -209,13 +209,13 @@ impl Queue {
             }
         };
         let (now, cid) = (self.now, command.cid());
-        let handle = self.table.insert(Task::new(cid, now, work, wants));
+        let handle = self.table.insert(|| Task::new(cid, now, work, wants));
         if command.fuse() != 0 {
             self.fused_begins(handle);
         }
         match place {
             Place::Capsule(offset) => {
-                let data = data.slice(offset..offset + wants as usize);
+                let data = data.cut(offset..offset + wants as usize);
                 self.arrive(handle, data, turn);
                 self.arrived(handle, subsystem, turn);
             }
@@ -236,8 +236,9 @@ impl Queue {
         let Some(task) = self.table.get(handle) else { return };
         match task.work {
             Work::Read(_) | Work::Report(_) => {
-                self.reading.push_back(handle);
-                self.read_more(turn);
+                if !self.reading.is_empty() || !self.begin_read(handle, turn) {
+                    self.reading.push_back(handle);
+                }
             }
             Work::Zero(Range { volume, at, len }, hole) => {
                 task.pieces = 1;
@@ -299,29 +300,34 @@ impl Queue {
     }
 
     /// Begins reads that wait, while there is credit.
+    #[inline]
     pub(crate) fn read_more(&mut self, turn: &mut Turn<'_>) {
-        while let Some(&handle) = self.reading.front() {
-            let Some(task) = self.table.get(handle) else {
-                self.reading.pop_front();
-                continue;
-            };
-            let (Work::Read(range) | Work::Report(range)) = task.work else {
-                unreachable!("only reads and reports are in this list");
-            };
-            let Range { volume, at, len } = range;
-            if !self.credit.read(len) {
-                return;
-            }
-            (task.owed, task.pieces) = (len, 1);
+        while let Some(&handle) = self.reading.front()
+            && self.begin_read(handle, turn)
+        {
             self.reading.pop_front();
-            let tag = tag(handle, 0, 0);
-            if let Work::Report(_) = task.work {
-                turn.ask(Action::Ask { tag, volume, question: Question::Report });
-                continue;
-            }
-            let request = BlockRequest { volume, kind: BlockKind::Read, at, len, body: Buf::EMPTY };
-            turn.ask(Action::Request { tag, request });
         }
+    }
+
+    /// Begins a read or a report. Returns false if there is not enough credit.
+    fn begin_read(&mut self, handle: u32, turn: &mut Turn<'_>) -> bool {
+        let Some(task) = self.table.get(handle) else { return true };
+        let (Work::Read(range) | Work::Report(range)) = task.work else {
+            unreachable!("neither a read nor a report");
+        };
+        let Range { volume, at, len } = range;
+        if !self.credit.read(len) {
+            return false;
+        }
+        (task.owed, task.pieces) = (len, 1);
+        let tag = tag(handle, 0, 0);
+        if let Work::Report(_) = task.work {
+            turn.ask(Action::Ask { tag, volume, question: Question::Report });
+            return true;
+        }
+        let request = BlockRequest { volume, kind: BlockKind::Read, at, len, body: Buf::EMPTY };
+        turn.ask(Action::Request { tag, request });
+        true
     }
 
     /// Handles the result of a request.
@@ -451,20 +457,22 @@ impl Queue {
 
     /// Answers a command of the table, and removes it.
     pub(crate) fn end(&mut self, handle: u32, status: Status, turn: &mut Turn<'_>) {
-        if let Some(task) = self.forget(handle) {
-            self.answer(task.cid, status, 0, turn);
+        if let Some(cid) = self.forget(handle) {
+            self.answer(cid, status, 0, turn);
         }
         self.ask_more(turn);
     }
 
-    /// Removes a command and everything that it holds.
-    pub(crate) fn forget(&mut self, handle: u32) -> Option<Task> {
-        let task = self.table.remove(handle)?;
+    /// Removes a command and everything that it holds. Returns its id.
+    pub(crate) fn forget(&mut self, handle: u32) -> Option<u16> {
+        let task = self.table.get(handle)?;
         match task.work {
             Work::Read(_) | Work::Report(_) => self.credit.read_done(task.owed),
             _ => self.credit.give_back(task.owed),
         }
-        Some(task)
+        let cid = task.cid;
+        self.table.remove(handle);
+        Some(cid)
     }
 
     /// Answers commands that wait for an event, if one has happened.

@@ -55,46 +55,50 @@ pub(crate) struct Turn<'a> {
     pub(crate) out: &'a mut Vec<Action>,
 }
 
-/// A PDU's header, which is built in place.
-struct Pdu {
-    bytes: [u8; Head::MAX],
+/// A PDU's header of `N` bytes, which is built in place.
+struct Pdu<const N: usize> {
+    bytes: [u8; N],
 }
 
-impl Pdu {
-    fn new(kind: u8, flags: u8, header: usize) -> Pdu {
-        let mut pdu = Pdu { bytes: [0; Head::MAX] };
-        (pdu.bytes[0], pdu.bytes[1], pdu.bytes[2]) = (kind, flags, header as u8);
+impl<const N: usize> Pdu<N> {
+    #[inline]
+    fn new(kind: u8, flags: u8) -> Pdu<N> {
+        let mut pdu = Pdu { bytes: [0; N] };
+        (pdu.bytes[0], pdu.bytes[1], pdu.bytes[2]) = (kind, flags, N as u8);
         pdu
     }
 
-    fn put(mut self, at: usize, bytes: &[u8]) -> Pdu {
+    #[inline]
+    fn put(mut self, at: usize, bytes: &[u8]) -> Pdu<N> {
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
         self
     }
 
-    fn u8(self, at: usize, value: u8) -> Pdu {
+    fn u8(self, at: usize, value: u8) -> Pdu<N> {
         self.put(at, &[value])
     }
 
-    fn u16(self, at: usize, value: u16) -> Pdu {
+    fn u16(self, at: usize, value: u16) -> Pdu<N> {
         self.put(at, &value.to_le_bytes())
     }
 
-    fn u32(self, at: usize, value: u32) -> Pdu {
+    fn u32(self, at: usize, value: u32) -> Pdu<N> {
         self.put(at, &value.to_le_bytes())
     }
 
-    /// Ends the header: `behind` bytes follow a head of `head` bytes.
-    fn head(mut self, digest: bool, head: usize, behind: usize) -> Head {
-        let header = usize::from(self.bytes[2]);
+    /// Ends the header: `behind` bytes follow a head of `len` bytes.
+    #[inline]
+    fn head(mut self, digest: bool, len: usize, behind: usize) -> Head {
         self.bytes[1] |= if digest { HDGSTF } else { 0 };
-        let length = (head + behind) as u32;
-        self.bytes[4..8].copy_from_slice(&length.to_le_bytes());
+        self.bytes[4..8].copy_from_slice(&((len + behind) as u32).to_le_bytes());
+        let mut head = Head::new(&self.bytes);
         if digest {
-            let sum = crc32c(&self.bytes[..header]).to_le_bytes();
-            self.bytes[header..header + DIGEST].copy_from_slice(&sum);
+            head.push(&crc32c(&self.bytes).to_le_bytes());
         }
-        Head::new(&self.bytes[..head])
+        if head.len() < len {
+            head.push(&[0; Head::MAX][..len - head.len()]);
+        }
+        head
     }
 }
 
@@ -116,7 +120,7 @@ impl Turn<'_> {
     /// Tells the host why its PDU is refused, and closes the connection.
     pub(crate) fn terminate(&mut self, fault: Fault, head: &[u8], why: &'static str) {
         let quoted = &head[..head.len().min(QUOTED)];
-        let pdu = Pdu::new(C2H_TERM, 0, SHORT).u16(8, fault.error).u32(10, fault.field);
+        let pdu = Pdu::<SHORT>::new(C2H_TERM, 0).u16(8, fault.error).u32(10, fault.field);
         let body = self.pool.copy(quoted);
         self.ask(Action::Send { head: pdu.head(false, SHORT, quoted.len()), body });
         self.close(Some(why));
@@ -127,7 +131,8 @@ impl Turn<'_> {
         SHORT + if self.wire.header_digest { DIGEST } else { 0 }
     }
 
-    fn send_short(&mut self, pdu: Pdu) {
+    #[inline]
+    fn send_short(&mut self, pdu: Pdu<SHORT>) {
         let head = pdu.head(self.wire.header_digest, self.short(), 0);
         self.ask(Action::Send { head, body: Buf::EMPTY });
     }
@@ -135,7 +140,7 @@ impl Turn<'_> {
     /// Accepts the connection with an ICResp: data for the host is aligned to `align` bytes.
     pub(crate) fn set_up(&mut self, digests: (bool, bool), align: usize, h2c: u32) {
         let flags = u8::from(digests.0) | u8::from(digests.1) << 1;
-        let pdu = Pdu::new(ICRESP, 0, SETUP).u8(11, flags).u32(12, h2c);
+        let pdu = Pdu::<SETUP>::new(ICRESP, 0).u8(11, flags).u32(12, h2c);
         self.ask(Action::Send { head: pdu.head(false, SETUP, 0), body: Buf::EMPTY });
         let wire = &mut *self.wire;
         (wire.header_digest, wire.data_digest, wire.align) = (digests.0, digests.1, align);
@@ -145,7 +150,7 @@ impl Turn<'_> {
     #[inline]
     pub(crate) fn answer(&mut self, qid: u16, cid: u16, status: Status, result: u64) {
         let head = self.wire.advance();
-        let pdu = Pdu::new(CAPSULE_RESP, 0, SHORT).put(8, &result.to_le_bytes()).u16(16, head);
+        let pdu = Pdu::new(CAPSULE_RESP, 0).put(8, &result.to_le_bytes()).u16(16, head);
         self.send_short(pdu.u16(18, qid).u16(20, cid).u16(22, status.0 << 1));
     }
 
@@ -157,7 +162,7 @@ impl Turn<'_> {
         let flags = LAST | if digest { DDGSTF } else { 0 } | if ends { SUCCESS } else { 0 };
         let head = self.short().next_multiple_of(self.wire.align.max(1));
         let behind = body.len() + if digest { DIGEST } else { 0 };
-        let pdu = Pdu::new(C2H_DATA, flags, SHORT).u8(3, head as u8).u16(8, cid);
+        let pdu = Pdu::<SHORT>::new(C2H_DATA, flags).u8(3, head as u8).u16(8, cid);
         let head = pdu.u32(16, body.len() as u32).head(self.wire.header_digest, head, behind);
         let trailer = digest.then(|| Head::new(&crc32c(&body).to_le_bytes()));
         self.ask(Action::Send { head, body });
@@ -168,7 +173,7 @@ impl Turn<'_> {
 
     /// Asks for all data of a command.
     pub(crate) fn r2t(&mut self, cid: u16, ttag: u16, len: u32) {
-        self.send_short(Pdu::new(R2T, 0, SHORT).u16(8, cid).u16(10, ttag).u32(16, len));
+        self.send_short(Pdu::new(R2T, 0).u16(8, cid).u16(10, ttag).u32(16, len));
     }
 }
 

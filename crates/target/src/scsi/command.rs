@@ -1,5 +1,7 @@
 //! A command as a transport delivers it, and the fields of its CDB.
 
+use crate::nbd::proto::{be16, be32, be64};
+
 /// The task attribute of a command (SAM-5 8.9). The transport orders commands; the device only
 /// refuses `Aca`, because no command ever establishes an ACA condition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,12 +98,13 @@ impl Cdb<'_> {
 
     /// Returns the range of a command that has its fields in the usual places (SPC-4 4.2.5). In a
     /// CDB of six bytes a length of 0 stands for 256 blocks.
+    #[inline]
     pub(super) fn blocks(self) -> Blocks {
         let (lba, count) = match self.len() {
             6 => (self.number(1, 3) & 0x1f_ffff, (self.number(4, 1) + 255) % 256 + 1),
-            10 => (self.number(2, 4), self.number(7, 2)),
+            10 => (be32(self.0, 2).into(), be16(self.0, 7).into()),
             12 => (self.number(2, 4), self.number(6, 4)),
-            _ => (self.number(2, 8), self.number(10, 4)),
+            _ => (be64(self.0, 2), be32(self.0, 10).into()),
         };
         Blocks { lba, count }
     }

@@ -15,6 +15,7 @@ use base::{BLOCK, SECTOR};
 use seam::Buf;
 
 /// Returns the start of the range in bytes, if the unit has all of it.
+#[inline]
 fn within(checked: &Checked<'_>, range: Blocks) -> Result<u64, Sense> {
     let end = range.lba.checked_add(range.count);
     if end.is_none_or(|end| end > checked.unit.blocks()) {
@@ -25,6 +26,7 @@ fn within(checked: &Checked<'_>, range: Blocks) -> Result<u64, Sense> {
 
 /// Returns the range of a command in bytes, if the unit has all of it, and it is not longer than
 /// `most` bytes.
+#[inline]
 fn range(checked: &Checked<'_>, most: u64) -> Result<(u64, u32), Sense> {
     let range = checked.cdb.blocks();
     let at = within(checked, range)?;
@@ -37,6 +39,7 @@ fn range(checked: &Checked<'_>, most: u64) -> Result<(u64, u32), Sense> {
 
 /// Returns the transfer of a command of `len` bytes, given the announced length. `Err` ends the
 /// command.
+#[inline]
 fn transfer(
     checked: &Checked<'_>,
     at: u64,

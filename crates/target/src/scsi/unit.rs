@@ -125,7 +125,7 @@ pub struct Unit {
 impl Unit {
     /// Returns the number of logical blocks.
     pub fn blocks(&self) -> u64 {
-        self.size / u64::from(self.format.block())
+        self.size >> self.format.block().trailing_zeros()
     }
 
     /// Returns the most blocks that one UNMAP frees: 512 MiB.
