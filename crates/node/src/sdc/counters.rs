@@ -26,11 +26,15 @@ use base::time::Duration;
 use base::{Histogram, IdMap, LinkId, Map, Time, VolumeId};
 use core::cmp::Reverse;
 use core::net::SocketAddr;
+use prost::Message;
 use seam::{BlockKind, BlockRequest, Port};
 use wire::control::{ClientCounts, IoCounts, PathCounts, TimeCounts, VolumeCounts};
 
 /// The most volumes, and the most paths, in one message to the MDM: those with the most requests.
 const REPORTED: usize = 256;
+/// The most bytes of counts in one message without names of hosts, and in one with names. An MDM
+/// refuses a message of more than 512 KiB, and the names may take 256 KiB of it.
+const ROOM: [usize; 2] = [416 << 10, 192 << 10];
 /// Volumes and paths that can be sent per heartbeat interval. With more, the counts are sent less
 /// often, so that a client sends at most about 100 KB of counts per second.
 const PER_INTERVAL: usize = 32;
@@ -303,6 +307,7 @@ impl Counters {
         map: &MapView,
         in_flight: impl Fn(LinkId) -> usize,
         unanswered: impl Iterator<Item = Origin>,
+        with_hosts: bool,
     ) -> Option<ClientCounts> {
         if now < self.due {
             return None;
@@ -337,30 +342,47 @@ impl Counters {
             }
         }
         let mut volumes: Vec<_> = volumes.into_iter().collect();
-        let left_out =
-            volumes.len().saturating_sub(REPORTED) + paths.len().saturating_sub(REPORTED);
+        let all = volumes.len() + paths.len();
         volumes.sort_by_key(|(_, (counts, _))| Reverse(counts.total()));
-        volumes.truncate(REPORTED);
         paths.sort_by_key(|(link, _, volume, counts, _)| (Reverse(counts.total()), *link, *volume));
-        paths.truncate(REPORTED);
+        let room = ROOM[usize::from(with_hosts)] / 2;
+        let volumes = fitting(room, volumes.into_iter().map(|(id, (counts, outstanding))| {
+            let counts = Some(counts.message(outstanding));
+            VolumeCounts { volume: id.0, counts }
+        }));
+        let paths = fitting(room, paths.into_iter().map(|(link, path, volume, counts, outstanding)| {
+            path.message(link, volume, counts.message(outstanding))
+        }));
         let entries = volumes.len() + paths.len();
         self.due = now + every * (entries / PER_INTERVAL) as u32;
-        Some(ClientCounts {
-            at_ms: now.0 / 1_000_000,
-            volumes: volumes
-                .into_iter()
-                .map(|(id, (counts, outstanding))| VolumeCounts {
-                    volume: id.0,
-                    counts: Some(counts.message(outstanding)),
-                })
-                .collect(),
-            paths: paths
-                .into_iter()
-                .map(|(link, path, volume, counts, outstanding)| {
-                    path.message(link, volume, counts.message(outstanding))
-                })
-                .collect(),
-            left_out: left_out as u32,
-        })
+        let (at_ms, left_out) = (now.0 / 1_000_000, (all - entries) as u32);
+        Some(ClientCounts { at_ms, volumes, paths, left_out })
+    }
+}
+
+/// Returns the first of these messages: as many as fit.
+fn fitting<M: Message>(mut room: usize, messages: impl Iterator<Item = M>) -> Vec<M> {
+    let fits = |message: &M| {
+        let bytes = message.encoded_len() + 8; // with its tag and length
+        let fits = bytes <= room;
+        room = room.saturating_sub(bytes);
+        fits
+    };
+    messages.take(REPORTED).take_while(fits).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_has_as_many_counts_as_fit() {
+        let path = |bytes: usize| PathCounts { host: "n".repeat(bytes), ..PathCounts::default() };
+        let paths = |bytes| core::iter::repeat_with(move || path(bytes)).take(2 * REPORTED);
+        assert_eq!(fitting(1 << 20, paths(100)).len(), REPORTED);
+        let some = fitting(50 << 10, paths(1000));
+        let message = ClientCounts { paths: some.clone(), ..ClientCounts::default() };
+        assert!(some.len() > 45 && message.encoded_len() <= 50 << 10, "{}", some.len());
+        assert!(ROOM.iter().zip([0, 256 << 10]).all(|(room, names)| room + names < 500 << 10));
     }
 }

@@ -124,14 +124,15 @@ impl Sdc {
             let attached = self.targets.attached();
             let refused_by = refusing(&self.servers);
             let every = self.config.limits.heartbeat_every;
+            let hosts = self.targets.seats_hosts();
             let (targets, unanswered) = (&self.targets, self.client.origins());
             let counts = self.counters.report(
                 (now, every),
                 &self.map,
                 |link| targets.in_flight(link),
                 unanswered,
+                hosts.is_some(),
             );
-            let hosts = self.targets.seats_hosts();
             let heartbeat = Heartbeat {
                 hosts,
                 ops,
