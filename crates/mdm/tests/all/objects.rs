@@ -494,6 +494,30 @@ fn a_client_that_is_gone_is_removed_and_its_id_never_comes_back() {
 }
 
 #[test]
+fn a_client_that_was_named_before_all_clients_were_can_be_removed() {
+    let mut s = racks();
+    let (a, b) = (client(&mut s, "a"), client(&mut s, "b"));
+    let v = create_in(&mut s, "fast", plain("v")).unwrap();
+    create_in(&mut s, "fast", plain("w")).unwrap();
+    let to = [("a", Access::ReadWrite), ("b", Access::ReadWrite)];
+    map(&mut s, "v", &to, true).unwrap();
+    map(&mut s, "v", &[("", Access::ReadWrite)], false).unwrap();
+    let named = |s: &State| s.volumes[&v].mapping.clients().map(|(id, _)| id).collect::<Vec<_>>();
+    let (kept, changed) = (s.volumes[&v].mapping.grant(a), s.volumes[&v].changed_at);
+    assert_eq!(named(&s), [a, b], "they keep what they had");
+    remove(&mut s, ObjectKind::Sdc, "b").unwrap();
+    assert_eq!((named(&s), s.volumes[&v].mapping.grant(a)), (vec![a], kept));
+    assert!(s.volumes[&v].changed_at > changed, "the map tells it");
+    assert_eq!(State::from_bytes(&s.to_bytes()).as_ref(), Ok(&s));
+    map(&mut s, "w", &[("a", Access::ReadWrite)], true).unwrap();
+    let mapped = remove(&mut s, ObjectKind::Sdc, "a").unwrap_err().to_string();
+    assert!(mapped.contains("1 volumes are") && mapped.contains("unmap w --sdc a`"), "{mapped}");
+    unmap(&mut s, "w", &["a"], false).unwrap();
+    remove(&mut s, ObjectKind::Sdc, "a").unwrap();
+    assert_eq!(named(&s), []);
+}
+
+#[test]
 fn a_client_that_was_removed_is_known_to_be_gone_after_a_recovery_too() {
     let mut s = racks();
     let (a, b) = (client(&mut s, "a"), client(&mut s, "b"));
