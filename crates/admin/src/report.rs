@@ -169,6 +169,8 @@ pub struct Mdm {
 pub struct Sdc {
     /// Its name.
     pub name: String,
+    /// The name by which its process calls itself; another one only if it was renamed.
+    pub process_name: String,
     /// Its id.
     pub id: u32,
     /// Up while it has a session with the MDM.
@@ -331,6 +333,7 @@ impl Report {
             .iter()
             .map(|s| Sdc {
                 name: s.name.clone(),
+                process_name: s.own.clone(),
                 id: s.id,
                 state: UpDown::of(s.connected),
                 pid: s.pid,
@@ -729,6 +732,7 @@ mod tests {
             "/sdc/0/nbd_uris/0",
             "/sdc/0/iscsi_portals/0",
             "/sdc/0/nvme_portals/0",
+            "/sdc/0/process_name",
             "/sdc/0/gateway",
             "/sdc/0/nbd_connections",
             "/sdc/0/iscsi_sessions",

@@ -31,7 +31,8 @@ pub struct MountArgs {
     /// Show only this volume
     #[arg(long, value_name = "NAME")]
     volume: Option<String>,
-    /// The client's name, where volumes are mapped by name [default: HOST-mount-N]
+    /// The client's name, where volumes are mapped by name; no running client may have it
+    /// [default: HOST-mount-N]
     #[arg(long, value_name = "SDC")]
     client: Option<String>,
     /// Write the process id to this file
@@ -42,7 +43,7 @@ pub struct MountArgs {
 /// Runs `gabion mount`.
 pub fn run(target: &Target, args: &MountArgs) -> Result<Exit> {
     let mdm = target.mdms()?;
-    let mut client = Client::open(&mdm, Name::numbered(args.client.as_deref())?)?;
+    let mut client = Client::open(&mdm, Name::numbered(target, args.client.as_deref())?)?;
     let shown = match &args.volume {
         None => Shown::All,
         Some(name) => Shown::One(client.find(name)?.id),

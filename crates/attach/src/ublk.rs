@@ -12,7 +12,7 @@
 mod claim;
 mod server;
 
-use crate::client::{Client, Name, Usable};
+use crate::client::{self, Client, Name, Usable};
 use crate::record::Place;
 use crate::{block, serving, signals};
 use admin::exit::Exit;
@@ -124,7 +124,7 @@ fn name(args: &UblkArgs, former: Option<&Device>) -> Result<Name> {
             former.client
         ),
         (Some(Device { client, .. }), _) | (None, Some(client)) => Name::alone(client),
-        (None, None) => Name::of_volume(None, &args.volume, "ublk"),
+        (None, None) => Name::of_volume(&args.volume, "ublk"),
     }
 }
 
@@ -154,6 +154,9 @@ pub fn run(target: &Target, args: &UblkArgs) -> Result<Exit> {
         _ => None,
     };
     let name = name(args, former.as_ref())?;
+    if let Some(given) = &args.client {
+        client::check_free(target, given)?;
+    }
     let client_name = name.text().to_owned();
     let mut client = Client::open(&mdm, name)?;
     let volume = client.find(&args.volume)?;

@@ -52,7 +52,8 @@ pub struct VhostArgs {
     /// Permissions of the socket: who may connect
     #[arg(long, value_name = "OCTAL", default_value = "600", value_parser = mode)]
     mode: u32,
-    /// The client's name, where volumes are mapped by name [default: HOST-vhost-VOLUME]
+    /// The client's name, where volumes are mapped by name; no running client may have it
+    /// [default: HOST-vhost-VOLUME]
     #[arg(long, value_name = "SDC")]
     client: Option<String>,
     /// Write the process id to this file
@@ -84,7 +85,7 @@ fn listen(args: &VhostArgs) -> Result<Listening> {
 /// Runs `gabion vhost`.
 pub fn run(target: &Target, args: &VhostArgs) -> Result<Exit> {
     let mdm = target.mdms()?;
-    let name = Name::of_volume(args.client.as_deref(), &args.volume, "vhost")?;
+    let name = Name::of(target, args.client.as_deref(), (&args.volume, "vhost"))?;
     let mut client = Client::open(&mdm, name)?;
     let volume = client.find(&args.volume)?;
     let mut stop = signals::stop()?;

@@ -249,6 +249,7 @@ fn sdc(state: &State, seen: &Observed, id: SdcId, room: &mut usize) -> SdcStatus
         id: id.0,
         gateway: s.gateway.map(u32::from),
         name: s.name.clone(),
+        own: s.own.clone(),
         pid: s.pid,
         connected: seen.is_some_and(|s| s.connected),
         uris: s.uris.clone(),
