@@ -247,6 +247,19 @@ impl Client {
         Some(Usable { id, size: volume.size, since, read_only })
     }
 
+    /// Records one more use of a volume: while it has any, `gabion volume delete` is refused.
+    /// [`Client::turn`] tells the MDM.
+    pub(crate) fn hold(&mut self, volume: VolumeId) {
+        self.reactor.node(SEAT).hold(volume);
+        self.withdraw(&[]); // makes the node look
+    }
+
+    /// Records the end of one use.
+    pub(crate) fn release(&mut self, volume: VolumeId) {
+        self.reactor.node(SEAT).release(volume);
+        self.withdraw(&[]);
+    }
+
     /// Returns the names and ids of all volumes that this client may use, by id.
     pub(crate) fn list(&mut self) -> Vec<(String, VolumeId)> {
         let map = self.reactor.node(SEAT).map();

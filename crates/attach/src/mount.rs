@@ -46,7 +46,12 @@ pub fn run(target: &Target, args: &MountArgs) -> Result<Exit> {
     let mut client = Client::open(&mdm, Name::numbered(target, args.client.as_deref())?)?;
     let shown = match &args.volume {
         None => Shown::All,
-        Some(name) => Shown::One(client.find(name)?.id),
+        Some(name) => {
+            let volume = client.find(name)?.id;
+            client.hold(volume);
+            client.turn()?;
+            Shown::One(volume)
+        }
     };
     let mut stop = signals::stop()?;
     let mut server = Server::mount(client, &args.folder, shown)?;

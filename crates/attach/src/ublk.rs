@@ -160,6 +160,8 @@ pub fn run(target: &Target, args: &UblkArgs) -> Result<Exit> {
     let client_name = name.text().to_owned();
     let mut client = Client::open(&mdm, name)?;
     let volume = client.find(&args.volume)?;
+    client.hold(volume.id);
+    client.turn()?;
     let mut stop = signals::stop()?;
     let (cluster, mark) = (client.cluster(), mark(client.cluster(), volume.id));
     let cluster = format!("{:016x}", cluster.0);

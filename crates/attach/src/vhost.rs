@@ -88,6 +88,8 @@ pub fn run(target: &Target, args: &VhostArgs) -> Result<Exit> {
     let name = Name::of(target, args.client.as_deref(), (&args.volume, "vhost"))?;
     let mut client = Client::open(&mdm, name)?;
     let volume = client.find(&args.volume)?;
+    client.hold(volume.id);
+    client.turn()?;
     let mut stop = signals::stop()?;
     let mut server = Server::new(client, volume.id, listen(args)?);
     if let Some(file) = &args.pid_file {

@@ -13,6 +13,7 @@ use super::{Link, Sdc};
 use crate::link::{Answer, MdmFinder, Welcomed, hello, send_control};
 use crate::mapview::{OF_BEFORE, knows_less, read_page};
 use crate::refusals::{MUTE, Reason, Writer};
+use alloc::vec::Vec;
 use base::time::Duration;
 use base::{ClusterId, Incarnation, Limits, LinkId, MapVersion, Mutant, SdcId, Time, mutant};
 use core::net::SocketAddr;
@@ -114,38 +115,48 @@ impl Sdc {
             self.refuse(now, link, MUTE, out);
         }
         self.mdm.finder.poll(now, &mut self.next_dial, out);
-        if let Some(link) = self.mdm.registered
-            && self.mdm.heartbeat_at <= now
-        {
-            let ops = self.served;
-            let connections = self.targets.nbd_connections() as u32;
-            let iscsi_sessions = self.targets.iscsi_connections() as u32;
-            let held = self.client.held();
-            let attached = self.targets.attached();
-            let refused_by = refusing(&self.servers);
-            let every = self.config.limits.heartbeat_every;
-            let (targets, unanswered) = (&self.targets, self.client.origins());
-            let counts = self.counters.report(
-                (now, every),
-                &self.map,
-                |link| targets.in_flight(link),
-                unanswered,
-            );
-            let hosts = self.targets.seats_hosts();
-            let heartbeat = Heartbeat {
-                hosts,
-                ops,
-                connections,
-                iscsi_sessions,
-                held,
-                attached,
-                refused_by,
-                counts,
-                ..Heartbeat::default()
-            };
-            send_control(link, &heartbeat, out);
-            self.mdm.heartbeat_at = now + every;
-        }
+    }
+
+    /// Sends a heartbeat, if one is due.
+    pub(super) fn heartbeat(&mut self, now: Time, out: &mut Effects) {
+        let Some(link) = self.mdm.registered.filter(|_| self.mdm.heartbeat_at <= now) else {
+            return;
+        };
+        let ops = self.served;
+        let connections = self.targets.nbd_connections() as u32;
+        let iscsi_sessions = self.targets.iscsi_connections() as u32;
+        let held = self.client.held();
+        let attached = self.attached();
+        let refused_by = refusing(&self.servers);
+        let every = self.config.limits.heartbeat_every;
+        let (targets, unanswered) = (&self.targets, self.client.origins());
+        let counts = self.counters.report(
+            (now, every),
+            &self.map,
+            |link| targets.in_flight(link),
+            unanswered,
+        );
+        let hosts = self.targets.seats_hosts();
+        let heartbeat = Heartbeat {
+            hosts,
+            ops,
+            connections,
+            iscsi_sessions,
+            held,
+            attached,
+            refused_by,
+            counts,
+            ..Heartbeat::default()
+        };
+        send_control(link, &heartbeat, out);
+        self.mdm.heartbeat_at = now + every;
+    }
+
+    /// Returns the volumes that hosts, NBD clients or the program use, each once.
+    fn attached(&self) -> Vec<u32> {
+        let mut volumes = self.targets.attached();
+        volumes.extend(self.holds.volumes().map(|volume| volume.0));
+        volumes.into_iter().collect()
     }
 
     pub(super) fn greet_mdm(&mut self, now: Time, link: LinkId, out: &mut Effects) {

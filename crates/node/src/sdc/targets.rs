@@ -151,13 +151,13 @@ impl Sessions {
     }
 
     /// Returns the volumes that are attached, each once.
-    pub(super) fn attached(&self) -> Vec<u32> {
+    pub(super) fn attached(&self) -> BTreeSet<u32> {
         let mut volumes: BTreeSet<u32> =
             self.permissions.values().map(|(volume, _)| volume.0).collect();
         if self.nvme.has_queues() {
             volumes.extend(self.nvme.volumes().map(|volume| volume.0));
         }
-        volumes.into_iter().collect()
+        volumes
     }
 
     fn remove(&mut self, link: LinkId) {
