@@ -417,7 +417,10 @@ impl Sdc {
     /// Closes a link for the reason `why`, and continues as if it had broken.
     #[cold]
     fn refuse(&mut self, now: Time, link: LinkId, why: impl Into<Reason>, out: &mut Effects) {
-        out.note(why.into().note(link));
+        // A process that is over has said so once, and goes on asking.
+        if !(self.mdm.is_over() && self.links.get(&link) == Some(&Link::Mdm)) {
+            out.note(why.into().note(link));
+        }
         out.push(Effect::Close { link });
         self.link_down(now, link, out);
     }

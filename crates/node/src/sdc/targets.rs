@@ -13,6 +13,7 @@ mod nvme;
 mod past_sessions;
 mod reserve;
 pub(in crate::sdc) mod seats;
+mod shut;
 
 use super::counters::Arrival;
 use super::{ISCSI, Link, NBD, Origin, Sdc};
@@ -124,6 +125,8 @@ pub(super) struct Sessions {
     seats: seats::Seats,
     /// The number of this client as a gateway.
     number: Option<u8>,
+    /// No new session begins any more.
+    shut: bool,
     /// The map has changed, and the permissions of the connections must be compared with it.
     pub(super) review: bool,
 }
@@ -146,6 +149,7 @@ impl Sessions {
             reserve: reserve::Reservations::default(),
             seats: seats::Seats::default(),
             number: None,
+            shut: false,
             review: false,
         }
     }
@@ -283,6 +287,11 @@ impl Sdc {
             ISCSI => 1,
             _ => 2,
         };
+        if port == NBD && self.targets.shut {
+            // Hosts are told to come back later. NBD has no such answer.
+            self.counters.close(link);
+            return out.push(Effect::Close { link });
+        }
         let full = self.targets.sessions.len() >= CONNECTIONS;
         if full || self.targets.strangers[list].len() >= STRANGERS {
             // The oldest connection without a volume is closed to make room.
@@ -572,7 +581,7 @@ impl Sdc {
         out: &mut Effects,
         call: impl FnOnce(&mut Session, &iscsi::View<'_>, &mut Effects, &mut Vec<Action>),
     ) {
-        let ready = self.is_ready() && self.targets.number.is_some();
+        let ready = self.is_ready() && self.targets.number.is_some() && !self.targets.shut;
         let targets = &mut self.targets;
         let Some(session) = targets.sessions.get_mut(&link) else { return };
         let mut actions = core::mem::take(&mut targets.spare);
