@@ -52,7 +52,7 @@ pub struct AttachArgs {
     /// The client's name, where volumes are mapped by name. Without --via, and for nvme and nbd:
     /// the data client of this machine that serves it [default: any]. With --via fuse and ublk: the
     /// one that is made, which no running client has [default: HOST-mount-N, HOST-ublk-VOLUME]
-    #[arg(long, value_name = "SDC")]
+    #[arg(long, value_name = "SDC", value_parser = spec::peer_name)]
     client: Option<String>,
     #[command(flatten)]
     keys: KeyArgs,

@@ -9,7 +9,7 @@ use admin::exit::Exit;
 use anyhow::Result;
 use clap::Args;
 use daemon::process::Process;
-use daemon::safety;
+use daemon::{safety, spec};
 use fleet::target::Target;
 use fleet::{eprintln, println};
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ pub struct MountArgs {
     volume: Option<String>,
     /// The client's name, where volumes are mapped by name; no running client may have it
     /// [default: HOST-mount-N]
-    #[arg(long, value_name = "SDC")]
+    #[arg(long, value_name = "SDC", value_parser = spec::peer_name)]
     client: Option<String>,
     /// Write the process id to this file
     #[arg(long, hide = true)]

@@ -35,7 +35,7 @@ pub struct UblkArgs {
     #[arg(value_parser = spec::volume_name)]
     volume: String,
     /// The client's name, where volumes are mapped by name [default: HOST-ublk-VOLUME]
-    #[arg(long, value_name = "SDC")]
+    #[arg(long, value_name = "SDC", value_parser = spec::peer_name)]
     client: Option<String>,
     /// Describe the device in this file
     #[arg(long)]

@@ -22,6 +22,7 @@ use admin::exit::{Exit, coded};
 use anyhow::{Context, Result};
 use clap::Args;
 use daemon::process::Process;
+use daemon::spec;
 use fleet::println;
 use fleet::target::Target;
 use rt::{Listening, RtError};
@@ -54,7 +55,7 @@ pub struct VhostArgs {
     mode: u32,
     /// The client's name, where volumes are mapped by name; no running client may have it
     /// [default: HOST-vhost-VOLUME]
-    #[arg(long, value_name = "SDC")]
+    #[arg(long, value_name = "SDC", value_parser = spec::peer_name)]
     client: Option<String>,
     /// Write the process id to this file
     #[arg(long, hide = true)]

@@ -459,6 +459,16 @@ fn a_renamed_client_is_recognised_by_its_own_name() {
     rename(&mut s, ObjectKind::Volume, "v", "u").unwrap();
     assert!(rename(&mut s, ObjectKind::Volume, "u", "w").is_err());
     assert!(rename(&mut s, ObjectKind::Volume, "u", "a b").is_err());
+    // Earlier releases made volumes with such names.
+    for odd in ["..", "-x"] {
+        let refused = Err(Refused::OddName(odd.into()));
+        assert_eq!(rename(&mut s, ObjectKind::Volume, "u", odd), refused);
+        assert_eq!(create_in(&mut s, "fast", plain(odd)).map(|_| ()), refused);
+        let id = s.volume_named("u").unwrap().0.0;
+        let before = Rename { kind: ObjectKind::Volume as i32, id, name: odd.into() };
+        assert_eq!(apply(&mut s, &Command::Rename(before)), Outcome::Changed);
+        rename(&mut s, ObjectKind::Volume, odd, "u").unwrap();
+    }
     s.check().unwrap();
 }
 
