@@ -485,6 +485,7 @@ impl Node for Sdc {
         if self.targets.has_calls() {
             self.run(now, out); // only `stop` leaves calls behind
         }
+        self.targets_stop(now, out);
         let retried = self.client.take_retried();
         if retried > 0 {
             out.note(Note::Retried { ops: retried });
@@ -501,7 +502,7 @@ impl Node for Sdc {
     }
 
     fn is_stopped(&self) -> bool {
-        self.targets.iscsi_is_over()
+        self.targets.is_over(self.mdm.is_up())
     }
 
     fn wake_at(&self) -> Option<Time> {

@@ -391,6 +391,11 @@ impl Sessions {
         self.calls.extend(links.into_iter().map(|link| (link, Call::Shutdown)));
     }
 
+    /// Returns true after [`Sessions::iscsi_stop`].
+    pub(in crate::sdc) fn iscsi_is_stopping(&self) -> bool {
+        self.iscsi.stopping
+    }
+
     /// Returns true if no host is logged in.
     pub(in crate::sdc) fn iscsi_is_over(&self) -> bool {
         self.iscsi.nexuses.is_empty()

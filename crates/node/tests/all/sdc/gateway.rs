@@ -6,7 +6,7 @@ use super::nbd_client::Client;
 use super::nvme_host::Queue;
 use super::seats::{HOST, NVME_HOST, answering, ms, nvme};
 use base::Limits;
-use seam::Note;
+use seam::{Node as _, Note};
 use target::nbd::proto::NBD_CMD_WRITE;
 
 #[test]
@@ -113,6 +113,48 @@ fn a_client_that_is_over_disconnects_everyone_says_so_once_and_serves_nobody() {
     assert_eq!(Queue::open(&mut c).connect(&mut c, 0, 0xffff, &nqn), BUSY);
     let nbd = c.accept(node::sdc::NBD);
     assert!(!c.sdc.serves(nbd));
+}
+
+#[test]
+fn a_process_that_stops_tells_the_mdm_which_hosts_have_left() {
+    let mut c = answering();
+    let (a, b) = (Host::attached(&mut c, 1), Host::attached(&mut c, 2));
+    let mut other = Host::connect(&mut c);
+    other.name = "iqn.2026-11.test:other".into();
+    assert_eq!(other.log_in(&mut c, 1), 0);
+    let (admin, io) = nvme(&mut c);
+    let nbd = Client::attached(&mut c, &Limits::SHIPPED);
+    c.pass(ms(500));
+    let told = |c: &Cluster| (c.log.hosts.len(), c.log.sessions.len());
+    assert_eq!((told(&c), c.log.connected), ((1, 2), (1, 3)));
+    c.stop();
+    c.cut_link(other.link);
+    assert_eq!(told(&c), (1, 1), "at once");
+    assert!(!c.sdc.is_stopped(), "a host may log out");
+    c.cut_link(a.link);
+    assert_eq!((told(&c), c.sdc.is_stopped()), ((1, 1), false));
+    c.cut_link(b.link);
+    assert_eq!((told(&c), c.log.connected), ((0, 0), (0, 0)));
+    assert!(
+        c.sdc.is_stopped() && ![admin.link, io.link, nbd.link].iter().any(|l| c.sdc.serves(*l))
+    );
+}
+
+#[test]
+fn hosts_of_nvme_do_not_keep_a_process_that_stops() {
+    let mut c = answering();
+    let (_admin, io) = nvme(&mut c);
+    c.pass(ms(500));
+    assert_eq!(c.log.hosts.len(), 1);
+    c.stop();
+    assert_eq!(c.log.hosts.len(), 0, "the MDM knows that the host is gone");
+    assert!(c.sdc.is_stopped() && !c.sdc.serves(io.link));
+    // Without an MDM, nobody can be told.
+    let mut c = answering();
+    let _queues = nvme(&mut c);
+    c.kill(Who::Mdm);
+    c.stop();
+    assert!(c.sdc.is_stopped());
 }
 
 /// Ids of controllers are told apart by the numbers of gateways.
