@@ -2,15 +2,16 @@
 //! lose access.
 
 use crate::common::*;
-use base::{MapVersion, SdcId, VolumeId};
+use base::{Duration, Limits, MapVersion, SdcId, Time, VolumeId};
 use mdm::command::{MapVolume, RegisterSdc, Seat, SeatChange};
 use mdm::mapping::{NAMED_HOSTS, Permissions};
 use mdm::mapping_orders::{map_command, move_path_command, unmap_command};
+use mdm::observed::Observed;
 use mdm::{Command, Outcome, Refused, State, controller, status};
 use std::collections::BTreeSet;
 use wire::control::Access::{ReadOnly, ReadWrite};
 use wire::control::DeviceKind::Durable;
-use wire::control::{Access, MapRequest, MapToHost, MovePath, UnmapRequest};
+use wire::control::{Access, Heartbeat, MapRequest, MapToHost, MovePath, UnmapRequest};
 
 const V: VolumeId = VolumeId(1);
 const A: &str = "iqn.2026-11.test:a";
@@ -160,6 +161,30 @@ fn maps_snapshots_and_the_status_have_the_hosts() {
     let told = status::volume(&s, &BTreeSet::new(), V, &s.volumes[&V]);
     let told: Vec<_> = told.hosts.iter().map(|to| (&to.host[..], to.access())).collect();
     assert_eq!(told, [(A, ReadOnly), (B, ReadWrite)]);
+}
+
+#[test]
+fn a_client_that_is_not_heard_counts_as_down_and_its_connections_as_none() {
+    let (s, limits) = (state(), Limits { suspect_after: Duration::from_secs(1), ..limits() });
+    let mut seen = Observed::default();
+    let at = |secs| Time::ZERO + Duration::from_secs(secs);
+    let told = |seen: &Observed, now| {
+        let sdc = status::status(&s, seen, &BTreeSet::new(), now, &limits).sdcs.swap_remove(0);
+        (sdc.connected, sdc.connections, sdc.iscsi_sessions)
+    };
+    assert_eq!(told(&seen, at(1)), (false, 0, 0));
+    seen.sdcs.entry(SdcId(1)).or_default().came(None);
+    assert_eq!(told(&seen, at(9)), (true, 0, 0), "it has just registered");
+    let beat = Heartbeat { connections: 2, iscsi_sessions: 3, ..Heartbeat::default() };
+    seen.sdcs.get_mut(&SdcId(1)).unwrap().beat(at(10), beat.clone());
+    assert_eq!(told(&seen, at(12)), (true, 2, 3));
+    assert_eq!(told(&seen, at(13)), (false, 0, 0), "it hangs");
+    seen.sdcs.get_mut(&SdcId(1)).unwrap().beat(at(20), beat.clone());
+    assert_eq!(told(&seen, at(21)), (true, 2, 3), "it goes on");
+    seen.sdcs.get_mut(&SdcId(1)).unwrap().connected = false;
+    assert_eq!(told(&seen, at(21)), (false, 0, 0));
+    seen.sdcs.get_mut(&SdcId(1)).unwrap().came(None);
+    assert_eq!(told(&seen, at(99)).0, true, "it is back");
 }
 
 #[test]
