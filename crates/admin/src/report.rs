@@ -173,6 +173,8 @@ pub struct Mdm {
 pub struct Sdc {
     /// Its name.
     pub name: String,
+    /// The name by which its process calls itself; another one only if it was renamed.
+    pub process_name: String,
     /// Its id.
     pub id: u32,
     /// Up while it has a session with the MDM.
@@ -335,6 +337,7 @@ impl Report {
             .iter()
             .map(|s| Sdc {
                 name: s.name.clone(),
+                process_name: s.own.clone(),
                 id: s.id,
                 state: UpDown::of(s.connected),
                 pid: s.pid,

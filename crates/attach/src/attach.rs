@@ -6,7 +6,7 @@ use crate::list::{self, Attached};
 use crate::local::{self, Served};
 use crate::persist::{self, Lasting};
 use crate::record::{Place, Record};
-use crate::ways::{self, NotTaken, Via};
+use crate::ways::{self, NotTaken, Via, Wanted};
 use crate::{block, detach, nbd, nvme, serving, ublk};
 use admin::exit::{Exit, coded};
 use anyhow::{Context, Result, bail};
@@ -49,10 +49,10 @@ pub struct AttachArgs {
     /// With --fs: destroy what the volume holds, if that isn't this file system
     #[arg(long, requires = "fs")]
     yes: bool,
-    /// The client's name, where volumes are mapped by name: for nvme and nbd, the data client of
-    /// this machine that serves it [default: any]; for fuse and ublk, the one that is made
-    /// [default: HOST-mount-N, HOST-ublk-VOLUME]
-    #[arg(long, value_name = "SDC")]
+    /// The client's name, where volumes are mapped by name. Without --via, and for nvme and nbd:
+    /// the data client of this machine that serves it [default: any]. With --via fuse and ublk: the
+    /// one that is made, which no running client has [default: HOST-mount-N, HOST-ublk-VOLUME]
+    #[arg(long, value_name = "SDC", value_parser = spec::peer_name)]
     client: Option<String>,
     #[command(flatten)]
     keys: KeyArgs,
@@ -212,7 +212,12 @@ struct New<'a> {
 impl New<'_> {
     /// Makes a device with the best method that works.
     fn open(&mut self) -> Result<(Record, Vec<NotTaken>)> {
-        let (record, not_taken) = ways::take(self.via, |via| {
+        let wanted = match (self.via, self.args.client.as_deref()) {
+            (Some(via), _) => Wanted::Via(via),
+            (None, Some(client)) => Wanted::Through(client),
+            (None, None) => Wanted::Best,
+        };
+        let (record, not_taken) = ways::take(wanted, |via| {
             self.open_by(via).inspect_err(|_| {
                 if let Err(left) = detach::undo(self.place) {
                     eprintln!("warning: a part of the attempt by {} is left: {left:#}", via.name());

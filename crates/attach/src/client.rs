@@ -1,10 +1,12 @@
 //! A data client without a target: the program that contains it makes the requests.
 
-use admin::exit::{Exit, coded};
+use admin::exit::{self, Exit, coded};
+use admin::report::{Report, Sdc, UpDown};
 use anyhow::{Context, Result};
 use base::{ClusterId, Time, VolumeId};
 use daemon::random;
-use node::sdc::{Sdc, SdcConfig};
+use fleet::target::Target;
+use node::sdc::{self, SdcConfig};
 use rt::{HeldName, Reactor};
 use seam::{BlockError, BlockRequest, Buf, Note, RequestId};
 use std::cell::Cell;
@@ -20,6 +22,11 @@ const SEAT: usize = 0;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Longest wait of one round of the loop while the client waits for that.
 const LOOK: Duration = Duration::from_millis(20);
+
+/// How long a client's name may be in use by a process that may have been killed a moment ago.
+const GONE_WITHIN: Duration = Duration::from_secs(5);
+/// Pause between two questions to the MDM.
+const AGAIN: Duration = Duration::from_millis(200);
 
 /// Most bytes of a volume's name in a client's name.
 const NAMED: usize = 17;
@@ -58,31 +65,41 @@ impl Name {
         Name { text: held.text.clone(), _held: Some(held) }
     }
 
-    /// Returns the name that the user gave, or a free one of this host.
-    pub(crate) fn numbered(given: Option<&str>) -> Result<Name> {
+    /// Returns the name that the user gave, if it is free, or a free one of this host.
+    pub(crate) fn numbered(target: &Target, given: Option<&str>) -> Result<Name> {
         let Some(name) = given else {
             let held = HeldName::first_free("-mount-")?;
             return Ok(Name::held(held.context("no client name is free")?));
         };
+        check_free(target, name)?;
         Ok(Name::given(name))
     }
 
-    /// Returns the name that the user gave, or the fixed name of this host for this volume and this
-    /// command. With a fixed name, a new process replaces the previous one, and the requests of the
-    /// previous one can't take effect later (R8).
-    pub(crate) fn of_volume(given: Option<&str>, volume: &str, command: &str) -> Result<Name> {
-        let Some(name) = given else {
-            let mark = format!("-{command}-{}", short(volume));
-            let text = || {
-                format!(
-                    "another `gabion {command}` serves {volume} here: end that one, or give this \
-                     one a name of its own (--client)"
-                )
-            };
-            let held = HeldName::of_host(&mark)?;
-            return Ok(Name::held(held.ok_or_else(|| coded(Exit::InUse, text()))?));
-        };
+    /// Returns the name that the user gave, if it is free, or the fixed name of this host for this
+    /// volume and this command.
+    pub(crate) fn of(
+        target: &Target,
+        given: Option<&str>,
+        (volume, command): (&str, &str),
+    ) -> Result<Name> {
+        let Some(name) = given else { return Name::of_volume(volume, command) };
+        check_free(target, name)?;
         Ok(Name::given(name))
+    }
+
+    /// Returns the fixed name of this host for this volume and this command. With a fixed name, a
+    /// new process replaces the previous one, and the requests of the previous one can't take
+    /// effect later (R8).
+    pub(crate) fn of_volume(volume: &str, command: &str) -> Result<Name> {
+        let mark = format!("-{command}-{}", short(volume));
+        let text = || {
+            format!(
+                "another `gabion {command}` serves {volume} here: end that one, or give this one \
+                 a name of its own (--client)"
+            )
+        };
+        let held = HeldName::of_host(&mark)?;
+        Ok(Name::held(held.ok_or_else(|| coded(Exit::InUse, text()))?))
     }
 
     /// Returns this name, which no other process of this host may use meanwhile.
@@ -98,6 +115,63 @@ impl Name {
     }
 }
 
+/// Returns an error if a process runs as the client with this name: the MDM would take this process
+/// for its successor, and cut it off with all of its hosts. A process that has just been killed
+/// gets some time to be gone.
+pub(crate) fn check_free(target: &Target, name: &str) -> Result<()> {
+    let began = Instant::now();
+    loop {
+        let taken = match target.report() {
+            Ok(report) => match holder(&report, name) {
+                Some(Holder { why, serves }) => (coded(Exit::InUse, why), serves),
+                None => return Ok(()),
+            },
+            // This command waits for the MDMs as long as for its own registration.
+            Err(error) if exit::of(&error) == Exit::Unreachable && began.elapsed() < PATIENCE => {
+                std::thread::sleep(AGAIN);
+                continue;
+            }
+            Err(error) => (error, true),
+        };
+        match taken {
+            (error, serves) if serves || began.elapsed() > GONE_WITHIN => return Err(error),
+            _ => std::thread::sleep(AGAIN),
+        }
+    }
+}
+
+/// A process that has a client's name.
+#[derive(PartialEq, Eq, Debug)]
+struct Holder {
+    /// Why the name is not free, for people.
+    why: String,
+    /// It serves hosts or NBD clients.
+    serves: bool,
+}
+
+/// Returns the process that runs as the client with this name.
+fn holder(report: &Report, name: &str) -> Option<Holder> {
+    let has =
+        |sdc: &&Sdc| sdc.state == UpDown::Up && (sdc.name == name || sdc.process_name == name);
+    let sdc = report.sdc.iter().find(has)?;
+    let all = sdc.nbd_uris.iter().chain(&sdc.iscsi_portals).chain(&sdc.nvme_portals);
+    let uris: Vec<&str> = all.map(String::as_str).collect();
+    let serves = !uris.is_empty();
+    let why = match serves {
+        true => format!(
+            "the data client (SDC) `{name}` runs, and serves volumes at {}: a second process with \
+             its name would cut off all of its hosts. Choose another name (--client)",
+            uris.join(", ")
+        ),
+        false => format!(
+            "another process (pid {}) runs as the client `{name}`: end that one first, or choose \
+             another name (--client)",
+            sdc.pid
+        ),
+    };
+    Some(Holder { why, serves })
+}
+
 /// Returns a volume's name, or its end and a checksum of it, if it is too long for a client's name.
 fn short(volume: &str) -> String {
     if volume.len() <= NAMED {
@@ -109,7 +183,7 @@ fn short(volume: &str) -> String {
 
 /// A client that an MDM has accepted.
 pub(crate) struct Client {
-    reactor: Reactor<Sdc, OnNote>,
+    reactor: Reactor<sdc::Sdc, OnNote>,
     _name: Name,
 }
 
@@ -119,7 +193,7 @@ impl Client {
         let shard = rt::Shard::bind(rt::Config { seed: random()?, ..rt::Config::default() })?;
         let config =
             SdcConfig::program(name.text.clone(), mdm.to_vec(), random()?, std::process::id());
-        let sdc = Sdc::new(config);
+        let sdc = sdc::Sdc::new(config);
         let refusal = Rc::new(Cell::new(None));
         let tell = refusal.clone();
         let on_note: OnNote = Box::new(move |_, _, note| {
@@ -171,6 +245,19 @@ impl Client {
         let grant = map.my_grant(volume)?;
         let (since, read_only) = (grant.since, grant.access == Access::ReadOnly);
         Some(Usable { id, size: volume.size, since, read_only })
+    }
+
+    /// Records one more use of a volume: while it has any, `gabion volume delete` is refused.
+    /// [`Client::turn`] tells the MDM.
+    pub(crate) fn hold(&mut self, volume: VolumeId) {
+        self.reactor.node(SEAT).hold(volume);
+        self.withdraw(&[]); // makes the node look
+    }
+
+    /// Records the end of one use.
+    pub(crate) fn release(&mut self, volume: VolumeId) {
+        self.reactor.node(SEAT).release(volume);
+        self.withdraw(&[]);
     }
 
     /// Returns the names and ids of all volumes that this client may use, by id.
@@ -237,6 +324,34 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wire::control::{SdcStatus, StatusInfo};
+
+    #[test]
+    fn the_name_of_a_client_that_runs_is_not_free() {
+        let client = |name: &str, own: &str, connected, uris: &[&str]| SdcStatus {
+            name: name.into(),
+            own: own.into(),
+            pid: 7,
+            connected,
+            uris: uris.iter().map(|uri| (*uri).into()).collect(),
+            ..SdcStatus::default()
+        };
+        let sdcs = vec![
+            client("web", "sdc", true, &["nbd://10.0.0.1:10809", "iscsi://10.0.0.1:3260"]),
+            client("disk", "disk", true, &[]),
+            client("old", "old", false, &["nbd://10.0.0.2:10809"]),
+        ];
+        let info = StatusInfo { sdcs, ..StatusInfo::default() };
+        let report = Report::new(&info, ([10, 0, 0, 9], 7001).into());
+        for name in ["web", "sdc"] {
+            let held = holder(&report, name).unwrap();
+            let text = format!("`{name}` runs, and serves volumes at nbd://10.0.0.1:10809, iscsi");
+            assert!(held.serves && held.why.contains(&text), "{held:?}");
+        }
+        let held = holder(&report, "disk").unwrap();
+        assert!(!held.serves && held.why.contains("another process (pid 7)"), "{held:?}");
+        assert_eq!((holder(&report, "old"), holder(&report, "new")), (None, None));
+    }
 
     #[test]
     fn long_names_of_volumes_stay_different() {

@@ -87,8 +87,15 @@ impl Shown {
                 let found = self.usable(client, of)?;
                 match found.read_only && writes {
                     true => Err(Errno::ROFS),
-                    false => Ok(Body::of_open(found.since.into())),
+                    false => {
+                        client.hold(found.id);
+                        Ok(Body::of_open(found.since.into()))
+                    }
                 }
+            }
+            Call::Close => {
+                volume(of).into_iter().for_each(|id| client.release(id));
+                Ok(Body::new())
             }
             Call::OpenFolder => Ok(Body::of_open_folder()),
             Call::List { from, len } => Ok(self.list(client, from, len)),

@@ -9,7 +9,7 @@ use admin::exit::Exit;
 use anyhow::Result;
 use clap::Args;
 use daemon::process::Process;
-use daemon::safety;
+use daemon::{safety, spec};
 use fleet::target::Target;
 use fleet::{eprintln, println};
 use std::path::PathBuf;
@@ -31,8 +31,9 @@ pub struct MountArgs {
     /// Show only this volume
     #[arg(long, value_name = "NAME")]
     volume: Option<String>,
-    /// The client's name, where volumes are mapped by name [default: HOST-mount-N]
-    #[arg(long, value_name = "SDC")]
+    /// The client's name, where volumes are mapped by name; no running client may have it
+    /// [default: HOST-mount-N]
+    #[arg(long, value_name = "SDC", value_parser = spec::peer_name)]
     client: Option<String>,
     /// Write the process id to this file
     #[arg(long, hide = true)]
@@ -42,10 +43,15 @@ pub struct MountArgs {
 /// Runs `gabion mount`.
 pub fn run(target: &Target, args: &MountArgs) -> Result<Exit> {
     let mdm = target.mdms()?;
-    let mut client = Client::open(&mdm, Name::numbered(args.client.as_deref())?)?;
+    let mut client = Client::open(&mdm, Name::numbered(target, args.client.as_deref())?)?;
     let shown = match &args.volume {
         None => Shown::All,
-        Some(name) => Shown::One(client.find(name)?.id),
+        Some(name) => {
+            let volume = client.find(name)?.id;
+            client.hold(volume);
+            client.turn()?;
+            Shown::One(volume)
+        }
     };
     let mut stop = signals::stop()?;
     let mut server = Server::mount(client, &args.folder, shown)?;

@@ -12,7 +12,7 @@
 mod claim;
 mod server;
 
-use crate::client::{Client, Name, Usable};
+use crate::client::{self, Client, Name, Usable};
 use crate::record::Place;
 use crate::{block, serving, signals};
 use admin::exit::Exit;
@@ -35,7 +35,7 @@ pub struct UblkArgs {
     #[arg(value_parser = spec::volume_name)]
     volume: String,
     /// The client's name, where volumes are mapped by name [default: HOST-ublk-VOLUME]
-    #[arg(long, value_name = "SDC")]
+    #[arg(long, value_name = "SDC", value_parser = spec::peer_name)]
     client: Option<String>,
     /// Describe the device in this file
     #[arg(long)]
@@ -124,7 +124,7 @@ fn name(args: &UblkArgs, former: Option<&Device>) -> Result<Name> {
             former.client
         ),
         (Some(Device { client, .. }), _) | (None, Some(client)) => Name::alone(client),
-        (None, None) => Name::of_volume(None, &args.volume, "ublk"),
+        (None, None) => Name::of_volume(&args.volume, "ublk"),
     }
 }
 
@@ -154,9 +154,14 @@ pub fn run(target: &Target, args: &UblkArgs) -> Result<Exit> {
         _ => None,
     };
     let name = name(args, former.as_ref())?;
+    if let Some(given) = &args.client {
+        client::check_free(target, given)?;
+    }
     let client_name = name.text().to_owned();
     let mut client = Client::open(&mdm, name)?;
     let volume = client.find(&args.volume)?;
+    client.hold(volume.id);
+    client.turn()?;
     let mut stop = signals::stop()?;
     let (cluster, mark) = (client.cluster(), mark(client.cluster(), volume.id));
     let cluster = format!("{:016x}", cluster.0);

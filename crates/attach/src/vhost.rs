@@ -24,6 +24,7 @@ use admin::exit::{Exit, coded};
 use anyhow::{Context, Result};
 use clap::Args;
 use daemon::process::Process;
+use daemon::spec;
 use fleet::println;
 use fleet::target::Target;
 use rt::{Listening, RtError};
@@ -54,8 +55,9 @@ pub struct VhostArgs {
     /// Permissions of the socket: who may connect
     #[arg(long, value_name = "OCTAL", default_value = "600", value_parser = mode)]
     mode: u32,
-    /// The client's name, where volumes are mapped by name [default: HOST-vhost-VOLUME]
-    #[arg(long, value_name = "SDC")]
+    /// The client's name, where volumes are mapped by name; no running client may have it
+    /// [default: HOST-vhost-VOLUME]
+    #[arg(long, value_name = "SDC", value_parser = spec::peer_name)]
     client: Option<String>,
     /// Write the process id to this file
     #[arg(long, hide = true)]
@@ -86,9 +88,11 @@ fn listen(args: &VhostArgs) -> Result<Listening> {
 /// Runs `gabion vhost`.
 pub fn run(target: &Target, args: &VhostArgs) -> Result<Exit> {
     let mdm = target.mdms()?;
-    let name = Name::of_volume(args.client.as_deref(), &args.volume, "vhost")?;
+    let name = Name::of(target, args.client.as_deref(), (&args.volume, "vhost"))?;
     let mut client = Client::open(&mdm, name)?;
     let volume = client.find(&args.volume)?;
+    client.hold(volume.id);
+    client.turn()?;
     let mut stop = signals::stop()?;
     let mut server = Server::new(client, volume.id, listen(args)?);
     if let Some(file) = &args.pid_file {

@@ -60,21 +60,33 @@ impl Via {
     }
 }
 
-/// Calls `make` with the best method that works, or with `wanted`. Returns its result, and why
-/// better methods were not used. `make` leaves nothing behind if it fails.
+/// The methods that may be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wanted<'a> {
+    /// Only this one.
+    Via(Via),
+    /// Those that use the data client of this machine with this name. The name of a data client
+    /// that runs is no name for a client that fuse makes.
+    Through(&'a str),
+    /// Any.
+    Best,
+}
+
+/// Calls `make` with the best method that works, of those that are wanted. Returns its result, and
+/// why better methods were not used. `make` leaves nothing behind if it fails.
 pub(crate) fn take<T>(
-    wanted: Option<Via>,
+    wanted: Wanted<'_>,
     make: impl FnMut(Via) -> Result<T>,
 ) -> Result<(T, Vec<NotTaken>)> {
     take_of(wanted, load, make)
 }
 
 fn take_of<T>(
-    wanted: Option<Via>,
+    wanted: Wanted<'_>,
     load: impl Fn(&str) -> Result<(), String>,
     mut make: impl FnMut(Via) -> Result<T>,
 ) -> Result<(T, Vec<NotTaken>)> {
-    if let Some(via) = wanted {
+    if let Wanted::Via(via) = wanted {
         return match via.obstacle(load) {
             None => Ok((make(via)?, Vec::new())),
             Some(why) => bail!(
@@ -85,7 +97,8 @@ fn take_of<T>(
         };
     }
     let mut not_taken = Vec::new();
-    for via in Via::TRIED {
+    let through = |via: &Via| wanted == Wanted::Best || *via != Via::Fuse;
+    for via in Via::TRIED.into_iter().filter(through) {
         let why = match via.obstacle(&load) {
             Some(why) => why,
             None => match make(via) {
@@ -99,6 +112,13 @@ fn take_of<T>(
     }
     let all: Vec<String> =
         not_taken.iter().map(|not| format!("{}: {}", not.via.name(), not.why)).collect();
+    if let Wanted::Through(client) = wanted {
+        bail!(
+            "can't attach through a data client (SDC) of this machine with the name {client}. {}. \
+             Without --client, any one is used; with --via fuse, --client names a new client",
+            all.join("; ")
+        );
+    }
     bail!("none of the methods to attach a volume works here. {}", all.join("; "))
 }
 
@@ -150,10 +170,10 @@ mod tests {
     #[test]
     fn the_best_way_that_works_is_taken_and_it_is_said_why_no_better_one() {
         let all = ["ublk_drv", "nvme_tcp", "nbd", "fuse", "loop"];
-        let (via, not) = take_of(None, only(&all), made).unwrap();
+        let (via, not) = take_of(Wanted::Best, only(&all), made).unwrap();
         assert_eq!((via, not.len()), (Via::Nvme, 0));
 
-        let without = take_of(None, only(&["nbd", "fuse", "loop"]), made).unwrap();
+        let without = take_of(Wanted::Best, only(&["nbd", "fuse", "loop"]), made).unwrap();
         assert_eq!(without.0, Via::Nbd);
         assert_eq!(without.1[0].why, "the kernel has no module nvme_tcp");
 
@@ -161,7 +181,7 @@ mod tests {
             "nbd" => Err("the kernel's module nbd can't be loaded: no right".to_owned()),
             _ => only(&["fuse", "loop"])(m),
         };
-        let (via, not) = take_of(None, locked, made).unwrap();
+        let (via, not) = take_of(Wanted::Best, locked, made).unwrap();
         assert_eq!((via, not.len()), (Via::Fuse, 2));
         assert!(not[1].why.ends_with("no right"), "{}", not[1].why);
     }
@@ -173,21 +193,35 @@ mod tests {
             via => Ok(via),
         };
         let all = ["nvme_tcp", "nbd", "fuse", "loop"];
-        let (via, not) = take_of(None, only(&all), make).unwrap();
+        let (via, not) = take_of(Wanted::Best, only(&all), make).unwrap();
         assert_eq!(via, Via::Nbd);
         assert_eq!(not[0].why, "no data client serves NVMe/TCP");
         let failing = |via: Via| -> Result<()> { bail!("{} fails", via.name()) };
-        let error = take_of(None, only(&all), failing).unwrap_err().to_string();
+        let error = take_of(Wanted::Best, only(&all), failing).unwrap_err().to_string();
         assert_eq!(error, "fuse fails");
     }
 
     #[test]
+    fn the_name_of_a_data_client_is_never_taken_for_a_new_one() {
+        let through = Wanted::Through("sdc");
+        let all = ["nvme_tcp", "nbd", "fuse", "loop"];
+        assert_eq!(take_of(through, only(&all), made).unwrap().0, Via::Nvme);
+        let make = |via| match via {
+            Via::Nvme | Via::Nbd => bail!("no data client serves it"),
+            via => Ok(via),
+        };
+        let error = take_of(through, only(&all), make).unwrap_err().to_string();
+        assert!(error.contains("with the name sdc. nvme: no data client serves it"), "{error}");
+        assert!(error.contains("with --via fuse, --client names a new client"), "{error}");
+    }
+
+    #[test]
     fn a_way_that_is_asked_for_is_taken_or_refused() {
-        let fuse = take_of(Some(Via::Fuse), only(&["fuse", "loop"]), made).unwrap();
+        let fuse = take_of(Wanted::Via(Via::Fuse), only(&["fuse", "loop"]), made).unwrap();
         assert_eq!(fuse, (Via::Fuse, Vec::new()));
-        let refused = take_of(Some(Via::Nbd), only(&[]), made).unwrap_err().to_string();
+        let refused = take_of(Wanted::Via(Via::Nbd), only(&[]), made).unwrap_err().to_string();
         assert!(refused.contains("no module nbd"), "{refused}");
-        let none = take_of(None, only(&[]), made).unwrap_err().to_string();
+        let none = take_of(Wanted::Best, only(&[]), made).unwrap_err().to_string();
         assert!(none.contains("fuse: the kernel has no module fuse, and the"), "{none}");
     }
 

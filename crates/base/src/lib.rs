@@ -17,6 +17,7 @@ pub mod level;
 pub mod limits;
 pub mod map;
 pub mod mutant;
+pub mod name;
 pub mod policy;
 pub mod prng;
 pub mod slab;

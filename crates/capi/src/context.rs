@@ -167,7 +167,13 @@ impl Context {
             Some(Opened { id, since })
         });
         match found {
-            Some(opened) => Ok(opened),
+            Some(opened) => {
+                self.reactor.node(SEAT).hold(opened.id);
+                self.reactor.withdraw(SEAT, &[]); // makes the node look
+                self.reactor.turn(Some(Duration::ZERO)).map_err(failed)?;
+                self.harvest();
+                Ok(opened)
+            }
             None if fresh => Err(Failure::new(
                 libc::ENOENT,
                 format!(
@@ -183,6 +189,12 @@ impl Context {
                 ),
             )),
         }
+    }
+
+    /// Records that a volume is not open any more. The MDM hears of it with the next call.
+    pub(crate) fn close(&mut self, volume: Opened) {
+        self.reactor.node(SEAT).release(volume.id);
+        self.reactor.withdraw(SEAT, &[]);
     }
 
     /// Returns the present properties of a volume.

@@ -1,10 +1,8 @@
 //! The name of a client: the caller's choice, or `HOST-lib-N`.
 
 use crate::failure::Failure;
+use base::name::{PEER_NAME_MAX, is_peer_name};
 use rt::HeldName;
-
-/// Longest name in bytes that an MDM accepts.
-const LONGEST: usize = 64;
 
 /// A name that is reserved on this host as long as this value exists, unless the caller chose it.
 #[derive(Debug)]
@@ -15,10 +13,10 @@ pub(crate) struct Name {
 
 /// Checks the caller's choice.
 pub(crate) fn given(text: &str) -> Result<Name, Failure> {
-    if text.is_empty() || text.len() > LONGEST || text.chars().any(char::is_control) {
+    if !is_peer_name(text) {
         return Err(Failure::invalid(format!(
-            "`{text}` can't be a client's name: use 1 to {LONGEST} bytes, none of them a control \
-             character"
+            "`{text}` can't be a client's name: use 1 to {PEER_NAME_MAX} bytes, none of them a \
+             control character"
         )));
     }
     Ok(Name { text: text.to_owned(), _held: None })

@@ -58,7 +58,13 @@ pub unsafe extern "C" fn gabion_volume_close(volume: *mut gabion_volume) -> c_in
         return 0;
     }
     // SAFETY: the caller promises it. Closing a poisoned cluster frees its volumes.
-    if let Err(code) = unsafe { guard::enter_volume(volume, |_, _| Ok(())) } {
+    let entered = unsafe {
+        guard::enter_volume(volume, |context, volume| {
+            context.close(volume);
+            Ok(())
+        })
+    };
+    if let Err(code) = entered {
         return code;
     }
     // SAFETY: `enter_volume` has succeeded.

@@ -1,7 +1,7 @@
 //! The configuration files of `mdm run`, `sds run` and `sdc run`.
 
 use crate::files;
-use crate::spec::DeviceSpec;
+use crate::spec::{self, DeviceSpec};
 use crate::written;
 use anyhow::{Context, Result};
 use serde::de::{DeserializeOwned, Error as _};
@@ -58,6 +58,7 @@ fn mdm_name() -> String {
 #[serde(deny_unknown_fields)]
 pub struct SdsConfig {
     /// Its name in the cluster.
+    #[serde(deserialize_with = "peer_name")]
     pub name: String,
     /// The MDMs.
     pub mdm: Vec<SocketAddr>,
@@ -113,6 +114,7 @@ pub struct DeviceConfig {
 #[serde(deny_unknown_fields)]
 pub struct SdcConfig {
     /// Its name in the cluster.
+    #[serde(deserialize_with = "peer_name")]
     pub name: String,
     /// The MDMs.
     pub mdm: Vec<SocketAddr>,
@@ -300,6 +302,11 @@ pub fn write(file: &Path, config: &impl Serialize) -> Result<()> {
         .with_context(|| format!("can't write {}", file.display()))
 }
 
+/// Reads the name of a server or client. The MDM refuses other names, again and again.
+fn peer_name<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    spec::peer_name(&String::deserialize(from)?).map_err(D::Error::custom)
+}
+
 /// Sizes of sectors as text in a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sectors(pub node::sdc::Format);
@@ -400,6 +407,23 @@ mod tests {
         assert_eq!(toml::from_str(&toml::to_string(&sdc).unwrap()), Ok(sdc));
         assert!(toml::from_str::<MdmConfig>(&format!("{MDM_EXAMPLE}\nlitsen = 3\n")).is_err());
         assert!(toml::from_str::<MdmConfig>(&MDM_EXAMPLE.replace("auto", "aoto")).is_err());
+    }
+
+    #[test]
+    fn a_name_that_the_mdm_refuses_is_refused_when_the_file_is_read() {
+        let long = "x".repeat(65);
+        for bad in ["", "a\\u001b[31m", "a\\nb", &long] {
+            let sds = SDS_EXAMPLE.replace("\"sds1\"", &format!("\"{bad}\""));
+            let sdc = SDC_EXAMPLE.replace("\"sdc1\"", &format!("\"{bad}\""));
+            let sds = toml::from_str::<SdsConfig>(&sds).unwrap_err().to_string();
+            let sdc = toml::from_str::<SdcConfig>(&sdc).unwrap_err().to_string();
+            for error in [sds, sdc] {
+                assert!(error.contains("can't be the name of a server or client"), "{error}");
+                assert!(!error.contains('\u{1b}'), "{error:?}");
+            }
+        }
+        let most = SDC_EXAMPLE.replace("sdc1", &"x".repeat(64));
+        assert_eq!(toml::from_str::<SdcConfig>(&most).unwrap().name.len(), 64);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! `file:disk1:1GiB`, `block:/dev/sdb`, `ram:1GiB`, `null:1TiB`, `vol1:1GiB`.
 
 use crate::size::Size;
+use base::name::{PEER_NAME_MAX, is_peer_name};
 use serde::de::Error as _;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -182,7 +183,7 @@ impl FromStr for VolumeSpec {
         let (name, size) = text
             .split_once(':')
             .ok_or_else(|| format!("`{text}` is not a volume: write NAME:SIZE, as in vol1:1GiB"))?;
-        Ok(VolumeSpec { name: volume_name(name)?, size: volume_size(size)? })
+        Ok(VolumeSpec { name: new_volume_name(name)?, size: volume_size(size)? })
     }
 }
 
@@ -195,6 +196,28 @@ pub fn volume_name(name: &str) -> Result<String, String> {
         ));
     }
     Ok(name.to_owned())
+}
+
+/// Checks the name of a volume that is to be created.
+pub fn new_volume_name(name: &str) -> Result<String, String> {
+    if name.starts_with('-') || matches!(name, "." | "..") {
+        return Err(format!(
+            "`{name}` is not a volume name: it begins with `-`, or means a folder"
+        ));
+    }
+    volume_name(name)
+}
+
+/// Checks the name of a server or client.
+pub fn peer_name(name: &str) -> Result<String, String> {
+    match is_peer_name(name) {
+        true => Ok(name.to_owned()),
+        false => Err(format!(
+            "{:?} can't be the name of a server or client: use 1 to {PEER_NAME_MAX} bytes without \
+             control characters",
+            name.chars().take(PEER_NAME_MAX).collect::<String>()
+        )),
+    }
 }
 
 /// Parses and checks a volume's size.
@@ -236,6 +259,10 @@ mod tests {
         }
         let spec: VolumeSpec = "db-1.log:64M".parse().unwrap();
         assert_eq!((spec.name.as_str(), spec.size), ("db-1.log", Size(64 << 20)));
+        for bad in [".:1G", "..:1G", "-v:1G"] {
+            let error = bad.parse::<VolumeSpec>().unwrap_err();
+            assert!(error.contains("begins with `-`, or means a folder"), "{error}");
+        }
         for bad in
             ["vol1", ":1G", "a b:1G", "a/b:1G", "v:0", "v:5PiB", &format!("{}:1G", "x".repeat(32))]
         {

@@ -61,8 +61,9 @@ Example:
     /// Remove a data client that is gone for good
     #[command(after_help = "\
 It has to be off, and no volume may be mapped to it by name. If its process does run, cut off from \
-the MDM, the data servers do nothing for it any more, and it ends when it reaches the MDM. A \
-process that is started with its configuration later is a new client.
+the MDM, the data servers do nothing for it any more. When it reaches the MDM, it disconnects all \
+of its hosts and serves nobody: stop it. A process that is started with its configuration later is \
+a new client.
 
 Example:
   gabion sdc remove web1")]

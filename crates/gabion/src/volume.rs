@@ -30,8 +30,8 @@ Examples:
   gabion volume create db3 20GiB --thick --pool fast
   gabion volume create db4 20GiB --host iqn.1993-08.org.debian:01:3f5bc2a1d7e")]
     Create {
-        /// 1 to 31 of the characters a-z A-Z 0-9 - _ .
-        #[arg(value_parser = spec::volume_name)]
+        /// 1 to 31 of the characters a-z A-Z 0-9 - _ . ; it does not begin with -
+        #[arg(value_parser = spec::new_volume_name)]
         name: String,
         /// Its size, as in 20GiB; rounded up to 1 MiB
         #[arg(value_parser = spec::volume_size)]
@@ -172,7 +172,7 @@ Examples:
         /// Its name
         name: String,
         /// Its new name
-        #[arg(value_parser = spec::volume_name)]
+        #[arg(value_parser = spec::new_volume_name)]
         to: String,
         #[command(flatten)]
         answer: Answer,

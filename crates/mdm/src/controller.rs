@@ -9,7 +9,7 @@ use crate::group::{Doubt, Group};
 use crate::mapping_orders;
 use crate::recovery::DeviceReport;
 use crate::refused::{
-    MAX_DEVICES, MAX_NEW_GROUPS, MAX_SDCS, MAX_WAITING, PEER_NAME_MAX, Refused, check_name,
+    MAX_DEVICES, MAX_NEW_GROUPS, MAX_SDCS, MAX_WAITING, Refused, check_name, check_new_name,
 };
 use crate::state::{Change, Device, State, survives};
 use crate::volume::check_size;
@@ -17,6 +17,7 @@ use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use base::name::{PEER_NAME_MAX, is_peer_name};
 use base::{
     DeviceId, DomainId, FaultSetId, GroupId, Incarnation, Limits, Mutant, PoolId, SdcId, UNIT,
     beside_spare, mutant,
@@ -473,7 +474,7 @@ pub fn create_volume_command(
     limits: &Limits,
     used: &dyn Fn(DeviceId) -> u64,
 ) -> Result<Change, Refused> {
-    check_name(&m.name)?;
+    check_new_name(&m.name)?;
     let size = whole_units(m.size)?;
     if state.volume_named(&m.name).is_some() {
         return Err(Refused::Taken(m.name.clone()));
@@ -668,8 +669,7 @@ pub fn superseded(name: &str) -> String {
 }
 
 fn check_peer(name: &str) -> Result<(), String> {
-    let plain = |c: char| !c.is_control();
-    if (1..=PEER_NAME_MAX).contains(&name.len()) && name.chars().all(plain) {
+    if is_peer_name(name) {
         return Ok(());
     }
     Err(format!(

@@ -219,6 +219,12 @@ impl Mapping {
         self.sdcs.named.iter().map(|(sdc, grant)| (*sdc, *grant))
     }
 
+    /// Returns the mapping without the entry of this client, if there is one.
+    pub(crate) fn without(&self, sdc: SdcId) -> Option<Mapping> {
+        let mut rest = self.clone();
+        rest.sdcs.named.remove(&sdc).map(|_| rest)
+    }
+
     /// Returns the wished mapping (whose generations are ignored) as a replacement of this one, and
     /// the volume's generation after that. If hosts lose access, all clients have to repeat what
     /// they have under way: servers do not know from which host it is.

@@ -2,7 +2,7 @@
 //! sets and storage pools, rename everything that has a name, and remove clients.
 
 use crate::command::{self, Command};
-use crate::refused::Refused;
+use crate::refused::{Refused, check_new_name};
 use crate::state::{Change, State};
 use base::{DomainId, SdcId};
 use wire::control::{self, ObjectKind};
@@ -74,6 +74,7 @@ pub fn rename_command(state: &State, m: &control::RenameRequest) -> Result<Chang
     let none = || Refused::NoObject(kind, shown());
     let id = match kind {
         ObjectKind::Volume => {
+            check_new_name(&m.to)?;
             state.volume_named(name).ok_or_else(|| Refused::NotFound(shown()))?.0.0
         }
         ObjectKind::Sdc => state.sdc_named(name).ok_or_else(none)?.0.0,

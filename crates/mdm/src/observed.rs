@@ -4,12 +4,15 @@
 use crate::quarantine::Quarantine;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
-use base::{DeviceId, GroupId, MapVersion, SdcId, Time, VolumeId};
+use base::{DeviceId, GroupId, Limits, MapVersion, SdcId, Time, VolumeId};
 use core::time::Duration;
 use wire::control::{BuildInfo, Heartbeat};
 
 /// Time over which the resync rate is measured.
 const WINDOW: Duration = Duration::from_secs(3);
+
+/// A process without a heartbeat for this time, at least, is not heard any more.
+const SILENT: Duration = Duration::from_secs(3);
 
 /// Reports of one process that this MDM has heard since its own start.
 #[derive(Clone, Debug, Default)]
@@ -33,6 +36,12 @@ pub struct Seen {
 }
 
 impl Seen {
+    /// Begins a session of a client, which is heard by that.
+    pub fn came(&mut self, build: Option<BuildInfo>) {
+        (self.connected, self.build) = (true, build);
+        self.moved.clear();
+    }
+
     /// Takes in a heartbeat.
     pub fn beat(&mut self, now: Time, mut heartbeat: Heartbeat) {
         if heartbeat.counts.is_none() {
@@ -72,6 +81,13 @@ impl Seen {
         if let Some(beat) = &mut self.heartbeat {
             *beat = Heartbeat { used: beat.used, ..Heartbeat::default() };
         }
+    }
+
+    /// Returns true if the process has a session, and was heard lately. One that hangs keeps its
+    /// session.
+    pub fn is_heard(&self, now: Time, limits: &Limits) -> bool {
+        let silent = (limits.suspect_after * 3).max(SILENT);
+        self.connected && self.moved.back().is_none_or(|(at, _)| now.since(*at) < silent)
     }
 
     /// Returns the bytes per second copied lately.

@@ -2,6 +2,7 @@
 
 use crate::mapping::NAMED_HOSTS;
 use alloc::string::String;
+use base::name::{PEER_NAME_MAX, is_peer_name};
 use base::policy::NoPolicy;
 use base::{MAX_VOLUME_BYTES, MIB};
 use thiserror::Error;
@@ -9,8 +10,6 @@ use wire::control::{AdminError, ObjectKind};
 
 /// The longest name of a volume.
 pub const NAME_MAX: usize = 31;
-/// The longest name of a server or client.
-pub const PEER_NAME_MAX: usize = 64;
 /// Maximum number of volumes: every map answer and snapshot lists all of them.
 pub const MAX_VOLUMES: usize = 16 << 10;
 /// Maximum number of devices: every server has all of them in its map, with their groups.
@@ -36,6 +35,9 @@ pub enum Refused {
         "`{0}` can't be a volume's name: use 1 to {NAME_MAX} of the characters a-z, A-Z, 0-9, `.`, `_`, `-`"
     )]
     Name(String),
+    /// The name of a new volume can't be a file's, or looks like an option.
+    #[error("`{0}` can't be a volume's name: it begins with `-`, or means a folder")]
+    OddName(String),
     /// The name is taken.
     #[error("there is a volume `{0}` already: choose another name, or delete that one first")]
     Taken(String),
@@ -510,9 +512,11 @@ impl Refused {
     // Long: one match over all refusals.
     pub fn code(&self) -> AdminError {
         match self {
-            Refused::Name(_) | Refused::Empty | Refused::TooBig(_) | Refused::Shrink { .. } => {
-                AdminError::Invalid
-            }
+            Refused::Name(_)
+            | Refused::OddName(_)
+            | Refused::Empty
+            | Refused::TooBig(_)
+            | Refused::Shrink { .. } => AdminError::Invalid,
             Refused::Taken(_) => AdminError::NameTaken,
             Refused::NotFound(_) | Refused::NoDevice(_) | Refused::NoServer(_) => {
                 AdminError::NotFound
@@ -594,10 +598,19 @@ pub fn check_name(name: &str) -> Result<(), Refused> {
     Err(Refused::Name(name.chars().take(64).collect()))
 }
 
+/// Checks the name of a volume that is to be created, or that is to have this name. Volumes of
+/// older clusters may be called otherwise: as files, or on a command line, they are hard to use.
+pub fn check_new_name(name: &str) -> Result<(), Refused> {
+    check_name(name)?;
+    if name.starts_with('-') || matches!(name, "." | "..") {
+        return Err(Refused::OddName(name.into()));
+    }
+    Ok(())
+}
+
 /// Checks the name of another object than a volume.
 pub fn check_object_name(kind: ObjectKind, name: &str) -> Result<(), Refused> {
-    let plain = |c: char| !c.is_control();
-    if (1..=PEER_NAME_MAX).contains(&name.len()) && name.chars().all(plain) {
+    if is_peer_name(name) {
         return Ok(());
     }
     Err(Refused::ObjectName(kind, name.chars().take(64).collect()))
@@ -640,7 +653,12 @@ mod tests {
             assert_eq!(check_name(good), Ok(()));
         }
         for bad in ["", "01234567890123456789012345678901", "a b", "ä", "a/b", "a\n"] {
-            assert!(matches!(check_name(bad), Err(Refused::Name(_))), "{bad:?}");
+            assert!(matches!(check_new_name(bad), Err(Refused::Name(_))), "{bad:?}");
         }
+        for odd in ["-", "--yes", ".", ".."] {
+            assert_eq!(check_name(odd), Ok(()), "as it may exist");
+            assert_eq!(check_new_name(odd), Err(Refused::OddName(odd.into())));
+        }
+        assert_eq!((check_new_name("..."), check_new_name("a-")), (Ok(()), Ok(())));
     }
 }

@@ -77,7 +77,7 @@ pub fn status(
         groups_failed: tally.failed as u32,
         devices: there.map(|(id, _)| device(state, seen, unheard, now, *id, &delays)).collect(),
         volumes: state.volumes.iter().map(|(id, v)| volume(state, unheard, *id, v)).collect(),
-        sdcs: state.sdcs.keys().map(|id| sdc(state, seen, *id, &mut room)).collect(),
+        sdcs: state.sdcs.keys().map(|id| sdc(state, seen, *id, (now, limits), &mut room)).collect(),
         objects: object_status(state, limits, |d| seen.used(d)),
         name: state.objects.system.clone(),
         level: state.level,
@@ -232,9 +232,19 @@ pub fn volume(
 
 /// Returns the status of a client. Its counts are left out if there is no `room` for them, in bytes
 /// of the message.
-fn sdc(state: &State, seen: &Observed, id: SdcId, room: &mut usize) -> SdcStatus {
+/// Returns the status of a client. One that is not heard counts as down: its process may hang, and
+/// then its host still acknowledges data.
+fn sdc(
+    state: &State,
+    seen: &Observed,
+    id: SdcId,
+    (now, limits): (Time, &Limits),
+    room: &mut usize,
+) -> SdcStatus {
     let s = &state.sdcs[&id];
     let seen = seen.sdcs.get(&id);
+    let heard = seen.filter(|seen| seen.is_heard(now, limits));
+    let beat = heard.and_then(|seen| seen.heartbeat.as_ref());
     let counts = seen.and_then(|s| s.heartbeat.as_ref()).and_then(|h| h.counts.as_ref());
     let counts = counts.map(|counts| match room.checked_sub(counts.encoded_len()) {
         Some(rest) => {
@@ -251,15 +261,14 @@ fn sdc(state: &State, seen: &Observed, id: SdcId, room: &mut usize) -> SdcStatus
         id: id.0,
         gateway: s.gateway.map(u32::from),
         name: s.name.clone(),
+        own: s.own.clone(),
         pid: s.pid,
-        connected: seen.is_some_and(|s| s.connected),
+        connected: heard.is_some(),
         uris: s.uris.clone(),
-        connections: seen.and_then(|s| s.heartbeat.as_ref()).map_or(0, |h| h.connections),
-        iscsi_sessions: seen.and_then(|s| s.heartbeat.as_ref()).map_or(0, |h| h.iscsi_sessions),
-        held: seen.and_then(|s| s.heartbeat.as_ref()).map_or(0, |h| h.held),
-        refused_by: seen
-            .and_then(|s| s.heartbeat.as_ref())
-            .map_or_else(Vec::new, |h| h.refused_by.clone()),
+        connections: beat.map_or(0, |h| h.connections),
+        iscsi_sessions: beat.map_or(0, |h| h.iscsi_sessions),
+        held: beat.map_or(0, |h| h.held),
+        refused_by: beat.map_or_else(Vec::new, |h| h.refused_by.clone()),
         build: seen.and_then(|s| s.build.clone()),
     }
 }

@@ -20,10 +20,12 @@
 //! | `counters` | what was requested of each volume, by whom, and how long it took |
 //! | `targets` | the sessions of block clients: NBD, iSCSI, NVMe/TCP |
 //! | `topology` | the map as the client core and the sessions of NBD see it |
+//! | `holds` | the volumes that the program has open |
 //! | `framer` | the framers of all kinds of links |
 
 mod counters;
 mod framer;
+mod holds;
 mod mdm;
 mod servers;
 mod targets;
@@ -150,6 +152,7 @@ pub struct Sdc {
     servers: servers::Servers,
     targets: targets::Sessions,
     counters: Counters,
+    holds: holds::Holds,
     links: Map<LinkId, Link>,
     next_dial: u64,
     /// Session number of the last hello to an MDM.
@@ -172,6 +175,7 @@ impl Sdc {
             servers: servers::Servers::default(),
             targets: targets::Sessions::new(&config.limits),
             counters: Counters::default(),
+            holds: holds::Holds::default(),
             links: Map::default(),
             next_dial: 1,
             session: 0,
@@ -244,6 +248,21 @@ impl Sdc {
     /// Returns how often the MDM has answered such a question.
     pub fn refreshed(&self) -> u64 {
         self.mdm.refreshed
+    }
+
+    /// Records that the program has opened this volume, once more. The MDM does not delete it
+    /// until [`Sdc::release`] was called as often. The next `flush` tells the MDM.
+    pub fn hold(&mut self, volume: VolumeId) {
+        if self.holds.add(volume) {
+            self.mdm.heartbeat_soon(Time::ZERO);
+        }
+    }
+
+    /// Records that the program has closed this volume.
+    pub fn release(&mut self, volume: VolumeId) {
+        if self.holds.remove(volume) {
+            self.mdm.heartbeat_soon(Time::ZERO);
+        }
     }
 
     /// Returns the map.
@@ -398,7 +417,10 @@ impl Sdc {
     /// Closes a link for the reason `why`, and continues as if it had broken.
     #[cold]
     fn refuse(&mut self, now: Time, link: LinkId, why: impl Into<Reason>, out: &mut Effects) {
-        out.note(why.into().note(link));
+        // A process that is over has said so once, and goes on asking.
+        if !(self.mdm.is_over() && self.links.get(&link) == Some(&Link::Mdm)) {
+            out.note(why.into().note(link));
+        }
         out.push(Effect::Close { link });
         self.link_down(now, link, out);
     }
@@ -463,10 +485,12 @@ impl Node for Sdc {
         if self.targets.has_calls() {
             self.run(now, out); // only `stop` leaves calls behind
         }
+        self.targets_stop(now, out);
         let retried = self.client.take_retried();
         if retried > 0 {
             out.note(Note::Retried { ops: retried });
         }
+        self.heartbeat(now, out);
         if self.targets.has_seat_question() {
             targets::seats::ask(self, now, out);
         }
@@ -478,7 +502,7 @@ impl Node for Sdc {
     }
 
     fn is_stopped(&self) -> bool {
-        self.targets.iscsi_is_over()
+        self.targets.is_over(self.mdm.is_up())
     }
 
     fn wake_at(&self) -> Option<Time> {

@@ -290,6 +290,7 @@ fn the_published_fields_are_all_there() {
         "/sdc/0/nbd_uris/0",
         "/sdc/0/iscsi_portals/0",
         "/sdc/0/nvme_portals/0",
+        "/sdc/0/process_name",
         "/sdc/0/gateway",
         "/sdc/0/nbd_connections",
         "/sdc/0/iscsi_sessions",

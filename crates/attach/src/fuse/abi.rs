@@ -104,6 +104,8 @@ pub(crate) enum Call<'a> {
     SetAttributes { size: Option<u64> },
     /// Open a file.
     Open { writes: bool },
+    /// Close a file, once for each time that it was opened.
+    Close,
     /// Read.
     Read { handle: u64, at: u64, len: u32 },
     /// Write.
@@ -217,8 +219,9 @@ fn call<'a>(code: u32, f: &mut Fields<'a>) -> Call<'a> {
             Call::Write { handle, at, data: f.bytes(len) }
         }
         17 => Call::Figures,
-        // RELEASE, RELEASEDIR, DESTROY.
-        18 | 29 | 38 => Call::Nothing,
+        18 => Call::Close,
+        // RELEASEDIR, DESTROY.
+        29 | 38 => Call::Nothing,
         26 => Call::Init { major: f.u32(), minor: f.u32(), flags: (f.u32(), f.u32()).1 },
         27 => Call::OpenFolder,
         28 => {

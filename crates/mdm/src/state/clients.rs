@@ -44,19 +44,24 @@ pub(super) fn sdc_up(state: &State, c: &command::RegisterSdc) -> Option<Edits> {
     Some(Edits { sdc, ..Edits::default() })
 }
 
-/// Removes a client for good. Its id is never used again, and its incarnations have ended.
+/// Removes a client for good. Its id is never used again, and its incarnations have ended. A volume
+/// that is mapped to all clients does not keep the permission that the client had before.
 pub(super) fn drop_sdc(state: &State, id: SdcId) -> Result<Edits, Refused> {
     let sdc = state.sdcs.get(&id).ok_or(Refused::Outdated)?;
-    let names = |v: &&Volume| v.mapping.clients().any(|(to, _)| to == id);
+    let names = |v: &&Volume| v.mapping.named().is_some_and(|named| named.contains_key(&id));
     let mut mapped = state.volumes.values().filter(names);
-    match mapped.next() {
-        Some(volume) => Err(Refused::SdcMapped {
+    if let Some(volume) = mapped.next() {
+        return Err(Refused::SdcMapped {
             name: sdc.name.clone(),
             volume: volume.name.clone(),
             count: 1 + mapped.count(),
-        }),
-        None => Ok(Edits { sdc: Some((id, None)), ..Edits::default() }),
+        });
     }
+    let rest = state.volumes.iter().filter_map(|(volume, v)| {
+        let mapping = v.mapping.without(id)?;
+        Some((*volume, Some(Volume { mapping, ..v.clone() })))
+    });
+    Ok(Edits { sdc: Some((id, None)), volumes: rest.collect(), ..Edits::default() })
 }
 
 /// Returns true if hosts connect to a client with these addresses.

@@ -2,18 +2,20 @@
 //! lose access.
 
 use crate::common::*;
-use base::{MapVersion, SdcId, VolumeId};
+use base::{Duration, Limits, MapVersion, SdcId, Time, VolumeId};
 use mdm::command::{MapVolume, RegisterSdc, Reserve, Seat, SeatChange};
 use mdm::mapping::{NAMED_HOSTS, Permissions};
 use mdm::mapping_orders::{
     clear_reservations_command, map_command, move_path_command, unmap_command,
 };
+use mdm::observed::Observed;
 use mdm::{Command, Outcome, Refused, State, controller, status};
 use std::collections::BTreeSet;
 use wire::control::Access::{ReadOnly, ReadWrite};
 use wire::control::DeviceKind::Durable;
 use wire::control::{
-    Access, HostInfo, MapRequest, MapToHost, MovePath, ReserveAction, ReserveChange, UnmapRequest,
+    Access, Heartbeat, HostInfo, MapRequest, MapToHost, MovePath, ReserveAction, ReserveChange,
+    UnmapRequest,
 };
 
 const V: VolumeId = VolumeId(1);
@@ -192,6 +194,30 @@ fn an_operator_ends_the_reservation_of_hosts_that_are_gone() {
     assert!(volume.reservations.registrants.is_empty() && volume.reservations.reserved.is_none());
     assert_eq!((volume.reservations.generation, volume.generation), (2, generation));
     assert_eq!(apply(&mut s, &command), Outcome::Unchanged);
+}
+
+#[test]
+fn a_client_that_is_not_heard_counts_as_down_and_its_connections_as_none() {
+    let (s, limits) = (state(), Limits { suspect_after: Duration::from_secs(1), ..limits() });
+    let mut seen = Observed::default();
+    let at = |secs| Time::ZERO + Duration::from_secs(secs);
+    let told = |seen: &Observed, now| {
+        let sdc = status::status(&s, seen, &BTreeSet::new(), now, &limits).sdcs.swap_remove(0);
+        (sdc.connected, sdc.connections, sdc.iscsi_sessions)
+    };
+    assert_eq!(told(&seen, at(1)), (false, 0, 0));
+    seen.sdcs.entry(SdcId(1)).or_default().came(None);
+    assert_eq!(told(&seen, at(9)), (true, 0, 0), "it has just registered");
+    let beat = Heartbeat { connections: 2, iscsi_sessions: 3, ..Heartbeat::default() };
+    seen.sdcs.get_mut(&SdcId(1)).unwrap().beat(at(10), beat.clone());
+    assert_eq!(told(&seen, at(12)), (true, 2, 3));
+    assert_eq!(told(&seen, at(13)), (false, 0, 0), "it hangs");
+    seen.sdcs.get_mut(&SdcId(1)).unwrap().beat(at(20), beat.clone());
+    assert_eq!(told(&seen, at(21)), (true, 2, 3), "it goes on");
+    seen.sdcs.get_mut(&SdcId(1)).unwrap().connected = false;
+    assert_eq!(told(&seen, at(21)), (false, 0, 0));
+    seen.sdcs.get_mut(&SdcId(1)).unwrap().came(None);
+    assert_eq!(told(&seen, at(99)).0, true, "it is back");
 }
 
 #[test]

@@ -459,6 +459,16 @@ fn a_renamed_client_is_recognised_by_its_own_name() {
     rename(&mut s, ObjectKind::Volume, "v", "u").unwrap();
     assert!(rename(&mut s, ObjectKind::Volume, "u", "w").is_err());
     assert!(rename(&mut s, ObjectKind::Volume, "u", "a b").is_err());
+    // Earlier releases made volumes with such names.
+    for odd in ["..", "-x"] {
+        let refused = Err(Refused::OddName(odd.into()));
+        assert_eq!(rename(&mut s, ObjectKind::Volume, "u", odd), refused);
+        assert_eq!(create_in(&mut s, "fast", plain(odd)).map(|_| ()), refused);
+        let id = s.volume_named("u").unwrap().0.0;
+        let before = Rename { kind: ObjectKind::Volume as i32, id, name: odd.into() };
+        assert_eq!(apply(&mut s, &Command::Rename(before)), Outcome::Changed);
+        rename(&mut s, ObjectKind::Volume, odd, "u").unwrap();
+    }
     s.check().unwrap();
 }
 
@@ -491,6 +501,30 @@ fn a_client_that_is_gone_is_removed_and_its_id_never_comes_back() {
     assert_eq!(client(&mut s, "b"), SdcId(b.0 + 1), "started anew");
     assert!(!s.pages_since(s.version).iter().any(|p| p.all_sdcs));
     s.check().unwrap();
+}
+
+#[test]
+fn a_client_that_was_named_before_all_clients_were_can_be_removed() {
+    let mut s = racks();
+    let (a, b) = (client(&mut s, "a"), client(&mut s, "b"));
+    let v = create_in(&mut s, "fast", plain("v")).unwrap();
+    create_in(&mut s, "fast", plain("w")).unwrap();
+    let to = [("a", Access::ReadWrite), ("b", Access::ReadWrite)];
+    map(&mut s, "v", &to, true).unwrap();
+    map(&mut s, "v", &[("", Access::ReadWrite)], false).unwrap();
+    let named = |s: &State| s.volumes[&v].mapping.clients().map(|(id, _)| id).collect::<Vec<_>>();
+    let (kept, changed) = (s.volumes[&v].mapping.grant(a), s.volumes[&v].changed_at);
+    assert_eq!(named(&s), [a, b], "they keep what they had");
+    remove(&mut s, ObjectKind::Sdc, "b").unwrap();
+    assert_eq!((named(&s), s.volumes[&v].mapping.grant(a)), (vec![a], kept));
+    assert!(s.volumes[&v].changed_at > changed, "the map tells it");
+    assert_eq!(State::from_bytes(&s.to_bytes()).as_ref(), Ok(&s));
+    map(&mut s, "w", &[("a", Access::ReadWrite)], true).unwrap();
+    let mapped = remove(&mut s, ObjectKind::Sdc, "a").unwrap_err().to_string();
+    assert!(mapped.contains("1 volumes are") && mapped.contains("unmap w --sdc a`"), "{mapped}");
+    unmap(&mut s, "w", &["a"], false).unwrap();
+    remove(&mut s, ObjectKind::Sdc, "a").unwrap();
+    assert_eq!(named(&s), []);
 }
 
 #[test]

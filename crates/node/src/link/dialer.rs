@@ -150,6 +150,13 @@ impl Dialer {
         self.delay = (self.delay * 2).min(self.max);
     }
 
+    /// Puts the next dial off until this time.
+    pub fn rest(&mut self, until: Time) {
+        if let State::Down { retry_at } = &mut self.state {
+            *retry_at = until.max(*retry_at);
+        }
+    }
+
     /// Makes the next dial due at once, because there is news about the peer.
     pub fn hurry(&mut self) {
         self.delay = self.min;

@@ -249,8 +249,7 @@ impl Watch {
     /// Records that a client has registered.
     pub(super) fn sdc_came(&mut self, now: Time, sdc: SdcId, build: Option<BuildInfo>) {
         self.seating.came(now, sdc);
-        let seen = self.observed.sdcs.entry(sdc).or_default();
-        (seen.connected, seen.build) = (true, build);
+        self.observed.sdcs.entry(sdc).or_default().came(build);
     }
 
     /// Drops the state of a link that is down or about to be closed. If a device had registered on

@@ -13,6 +13,7 @@ use super::{Link, Sdc};
 use crate::link::{Answer, MdmFinder, Welcomed, hello, send_control};
 use crate::mapview::{OF_BEFORE, knows_less, read_page};
 use crate::refusals::{MUTE, Reason, Writer};
+use alloc::vec::Vec;
 use base::time::Duration;
 use base::{ClusterId, Incarnation, Limits, LinkId, MapVersion, Mutant, SdcId, Time, mutant};
 use core::net::SocketAddr;
@@ -27,6 +28,13 @@ use wire::{Frame, Header, PeerLink};
 
 /// A pull that has not been answered for this long is sent again, if it is still needed.
 const AGAIN: Duration = Duration::from_secs(1);
+/// The first and the longest pause between two dials of a process that is over.
+const OVER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// The last note of a process that is over about its link to the MDM.
+const ENDED: &str = "this client is over: a newer process has its name, and one of the two needs \
+                     another `name`; or it was removed with `gabion sdc remove`. All hosts are \
+                     disconnected, and none is served. Start this process again when that is \
+                     settled";
 
 /// The link to the MDM.
 #[derive(Debug)]
@@ -47,6 +55,8 @@ pub(super) struct MdmLink {
     pulls: u64,
     /// The pull that the MDM has not answered yet.
     out: Option<Pull>,
+    /// The MDM has said that this process is over; then this is the pause before the next dial.
+    over: Option<Duration>,
 }
 
 /// A pull that was sent.
@@ -69,12 +79,18 @@ impl MdmLink {
             refreshed: 0,
             pulls: 0,
             out: None,
+            over: None,
         }
     }
 
     /// True when an MDM knows us on a link that is up.
     pub(super) fn is_up(&self) -> bool {
         self.registered.is_some()
+    }
+
+    /// True when an MDM has said that this process is over. It never serves again.
+    pub(super) fn is_over(&self) -> bool {
+        self.over.is_some()
     }
 
     /// Returns the link on which an MDM knows us.
@@ -114,39 +130,49 @@ impl Sdc {
             self.refuse(now, link, MUTE, out);
         }
         self.mdm.finder.poll(now, &mut self.next_dial, out);
-        if let Some(link) = self.mdm.registered
-            && self.mdm.heartbeat_at <= now
-        {
-            let ops = self.served;
-            let connections = self.targets.nbd_connections() as u32;
-            let iscsi_sessions = self.targets.iscsi_connections() as u32;
-            let held = self.client.held();
-            let attached = self.targets.attached();
-            let refused_by = refusing(&self.servers);
-            let every = self.config.limits.heartbeat_every;
-            let hosts = self.targets.seats_hosts();
-            let (targets, unanswered) = (&self.targets, self.client.origins());
-            let counts = self.counters.report(
-                (now, every),
-                &self.map,
-                |link| targets.in_flight(link),
-                unanswered,
-                hosts.is_some(),
-            );
-            let heartbeat = Heartbeat {
-                hosts,
-                ops,
-                connections,
-                iscsi_sessions,
-                held,
-                attached,
-                refused_by,
-                counts,
-                ..Heartbeat::default()
-            };
-            send_control(link, &heartbeat, out);
-            self.mdm.heartbeat_at = now + every;
-        }
+    }
+
+    /// Sends a heartbeat, if one is due.
+    pub(super) fn heartbeat(&mut self, now: Time, out: &mut Effects) {
+        let Some(link) = self.mdm.registered.filter(|_| self.mdm.heartbeat_at <= now) else {
+            return;
+        };
+        let ops = self.served;
+        let connections = self.targets.nbd_connections() as u32;
+        let iscsi_sessions = self.targets.iscsi_connections() as u32;
+        let held = self.client.held();
+        let attached = self.attached();
+        let refused_by = refusing(&self.servers);
+        let every = self.config.limits.heartbeat_every;
+        let hosts = self.targets.seats_hosts();
+        let (targets, unanswered) = (&self.targets, self.client.origins());
+        let counts = self.counters.report(
+            (now, every),
+            &self.map,
+            |link| targets.in_flight(link),
+            unanswered,
+            hosts.is_some(),
+        );
+        let heartbeat = Heartbeat {
+            hosts,
+            ops,
+            connections,
+            iscsi_sessions,
+            held,
+            attached,
+            refused_by,
+            counts,
+            ..Heartbeat::default()
+        };
+        send_control(link, &heartbeat, out);
+        self.mdm.heartbeat_at = now + every;
+    }
+
+    /// Returns the volumes that hosts, NBD clients or the program use, each once.
+    fn attached(&self) -> Vec<u32> {
+        let mut volumes = self.targets.attached();
+        volumes.extend(self.holds.volumes().map(|volume| volume.0));
+        volumes.into_iter().collect()
     }
 
     pub(super) fn greet_mdm(&mut self, now: Time, link: LinkId, out: &mut Effects) {
@@ -169,6 +195,10 @@ impl Sdc {
         mdm.registered = None;
         mdm.out = None;
         mdm.finder.lost(now, out.prng());
+        if let Some(pause) = &mut mdm.over {
+            mdm.finder.dialer_mut().rest(now + *pause);
+            *pause = (*pause * 2).min(OVER.1);
+        }
         self.map.forget_pages();
     }
 
@@ -236,15 +266,28 @@ impl Sdc {
                 // servers may have believed a stranger.
                 let superseded = refusal.code() == RefusalCode::Superseded;
                 if superseded && !mutant::on(Mutant::IgnoreSuccessor) {
-                    self.client(now, out, |client, turn| client.superseded(turn));
+                    self.end(now, link, out);
                 }
-                if let Ok(leader) = refusal.leader.parse() {
+                if let Ok(leader) = refusal.leader.parse()
+                    && !self.mdm.is_over()
+                {
                     self.mdm.finder.go_to(leader);
                 }
             }
             Answer::Wrong(_) => {}
         }
         answer.why(Writer::Sdc).map_or(Ok(()), |why| Err(why.into()))
+    }
+
+    /// Ends this client: all I/O, and all connections of hosts. Its process stays, as two processes
+    /// with one name would end each other for ever if something started them again.
+    fn end(&mut self, now: Time, link: LinkId, out: &mut Effects) {
+        self.client(now, out, |client, turn| client.superseded(turn));
+        if !self.mdm.is_over() {
+            self.mdm.over = Some(OVER.0);
+            out.note(Note::Refused { link, why: ENDED });
+            self.targets_shut(now, out);
+        }
     }
 
     fn mdm_welcome(

@@ -13,6 +13,7 @@ mod nvme;
 mod past_sessions;
 mod reserve;
 pub(in crate::sdc) mod seats;
+mod shut;
 
 use super::counters::Arrival;
 use super::{ISCSI, Link, NBD, Origin, Sdc};
@@ -124,6 +125,8 @@ pub(super) struct Sessions {
     seats: seats::Seats,
     /// The number of this client as a gateway.
     number: Option<u8>,
+    /// No new session begins any more.
+    shut: bool,
     /// The map has changed, and the permissions of the connections must be compared with it.
     pub(super) review: bool,
 }
@@ -146,18 +149,19 @@ impl Sessions {
             reserve: reserve::Reservations::default(),
             seats: seats::Seats::default(),
             number: None,
+            shut: false,
             review: false,
         }
     }
 
     /// Returns the volumes that are attached, each once.
-    pub(super) fn attached(&self) -> Vec<u32> {
+    pub(super) fn attached(&self) -> BTreeSet<u32> {
         let mut volumes: BTreeSet<u32> =
             self.permissions.values().map(|(volume, _)| volume.0).collect();
         if self.nvme.has_queues() {
             volumes.extend(self.nvme.volumes().map(|volume| volume.0));
         }
-        volumes.into_iter().collect()
+        volumes
     }
 
     fn remove(&mut self, link: LinkId) {
@@ -283,6 +287,11 @@ impl Sdc {
             ISCSI => 1,
             _ => 2,
         };
+        if port == NBD && self.targets.shut {
+            // Hosts are told to come back later. NBD has no such answer.
+            self.counters.close(link);
+            return out.push(Effect::Close { link });
+        }
         let full = self.targets.sessions.len() >= CONNECTIONS;
         if full || self.targets.strangers[list].len() >= STRANGERS {
             // The oldest connection without a volume is closed to make room.
@@ -563,7 +572,7 @@ impl Sdc {
         out: &mut Effects,
         call: impl FnOnce(&mut Session, &iscsi::View<'_>, &mut Effects, &mut Vec<Action>),
     ) {
-        let ready = self.is_ready() && self.targets.number.is_some();
+        let ready = self.is_ready() && self.targets.number.is_some() && !self.targets.shut;
         let targets = &mut self.targets;
         let Some(session) = targets.sessions.get_mut(&link) else { return };
         let mut actions = core::mem::take(&mut targets.spare);

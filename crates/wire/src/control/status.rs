@@ -325,6 +325,9 @@ pub struct SdcStatus {
     /// Its number as a gateway; absent: no hosts connect to it.
     #[prost(uint32, optional, tag = "71")]
     pub gateway: Option<u32>,
+    /// The name by which its process calls itself.
+    #[prost(string, tag = "72")]
+    pub own: String,
     /// Counts of block requests, as last reported.
     #[prost(message, optional, tag = "100")]
     pub counts: Option<ClientCounts>,

@@ -436,6 +436,7 @@ fn volumes_are_files_with_holes() {
         shell(&format!("fallocate --punch-hole -o 2M -l 1M {}", text(&path)))?.ok()?;
         ensure!(seek(Hole(MIB)) == Ok(2 * MIB) && seek(Data(2 * MIB)) == Ok(3 * MIB), "a hole");
         file.sync_all()?;
+        cluster.say("volume delete b.c --yes")?.fails(1, &["in use by", "-mount-"])?;
 
         // What no volume does is refused, and changes nothing.
         ensure!(file.write_at(&[1; 512], 8 * MIB).is_err(), "a write beyond its end");
@@ -456,6 +457,9 @@ fn volumes_are_files_with_holes() {
         })?;
         ensure!(file.read_at(&mut [0; 512], 0).is_err(), "the old permission counts again");
         drop(file);
+        wait("a volume that nobody has open is deleted", secs(10), || {
+            Ok((cluster.say("volume delete b.c --yes")?.code == 0).then_some(()))
+        })?;
 
         // It grows while it is open, and ends when it is unmounted.
         cluster.say("volume resize a 6MiB")?.ok()?;

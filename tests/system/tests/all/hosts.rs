@@ -107,13 +107,23 @@ fn roles_run_from_their_files_and_a_later_process_takes_over() {
         for (i, unit) in content.chunks(MIB as usize).enumerate() {
             ensure!(nbd.read(i as u64 * MIB, unit.len())? == unit, "unit {i}");
         }
-        // The same client again at another socket: the first one can't know which is right.
-        let other = format!("[\"unix:{}\"]", hosts.folder.join("nbd-again.sock").display());
+        // The same client again at another socket: the first one can't know which is right. It
+        // keeps nobody waiting, says so once, and does not come back.
+        let again = hosts.folder.join("nbd-again.sock");
+        let other = format!("[\"unix:{}\"]", again.display());
         hosts.run("sdc", "sdc-again", &[("mdm", format!("[{mdm:?}]")), ("nbd", other)], "")?;
+        let said = || Ok(fs::read_to_string(hosts.folder.join("sdc.log"))?);
         wait("the earlier client says what to do", secs(10), || {
-            let said = fs::read_to_string(hosts.folder.join("sdc.log"))?;
-            Ok(said.contains("one of the two needs another `name`").then_some(()))
+            Ok(said()?.contains("one of the two needs another `name`").then_some(()))
         })?;
+        ensure!(nbd.read(0, 4096).is_err(), "it serves nobody");
+        let lines = said()?.lines().count();
+        std::thread::sleep(secs(5));
+        ensure!(Nbd::connect(&socket, "v").is_err(), "it takes nobody");
+        ensure!(said()?.lines().count() == lines, "{}", said()?);
+        let mut nbd =
+            wait("the later one serves", secs(10), || Ok(Nbd::connect(&again, "v").ok()))?;
+        ensure!(nbd.read(0, 4096)? == content[..4096], "it reads something else");
         // SIGTERM ends each process cleanly.
         for (i, child) in hosts.running.iter_mut().enumerate().filter(|(i, _)| *i != 1) {
             signal(child.id(), Signal::TERM)?;

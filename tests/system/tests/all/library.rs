@@ -103,6 +103,8 @@ fn a_handle_does_not_outlive_the_permission_that_it_was_opened_with() {
         let mut said = BufReader::new(child.stdout.take().context("stdout is piped")?).lines();
         let first = said.next().context("it says something")??;
         ensure!(first == "written", "{first}");
+        let taken = cluster.gabion(&["volume", "delete", "vol1", "--yes"])?;
+        taken.fails(1, &["in use by"])?;
         // The program stands still: a volume is taken from all, and another client writes to it.
         cluster.gabion(&["volume", "unmap", "vol1", "--all"])?.ok()?;
         cluster.gabion(&["volume", "map", "vol1", "--all"])?.ok()?;

@@ -2,10 +2,12 @@
 //! The initiator is a small one of this test, which knows what it has sent and when.
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
+use system::cluster::signal;
 use system::{Cluster, Extra, Options, case, free_port, secs, shell, wait};
 
 const HOST: &str = "iqn.2026-11.test:host";
@@ -288,5 +290,40 @@ fn an_operator_sees_and_ends_the_reservation_of_a_host_that_is_gone() {
         let shown = c.volume("reservations vol1")?;
         ensure!(shown.contains("No host is registered"), "{shown}");
         Ok(())
+    });
+}
+
+#[test]
+fn a_gateway_that_stops_hands_its_hosts_over_and_one_that_hangs_is_shown_as_down() {
+    case(|| {
+        let c = Gateways::start()?;
+        let mut first = c.log_in(0, HOST)?;
+        ensure!(first.write(1)? == GOOD, "it writes");
+        let mut second = c.log_in(1, HOST)?;
+        let of = |name: &str| -> Result<(u32, String)> {
+            let status = c.cluster.status()?;
+            let mut all = status["sdc"].as_array().context("a list")?.iter();
+            let sdc = all.find(|sdc| sdc["name"] == name).context("a data client")?;
+            let state = sdc["state"].as_str().context("its state")?.to_owned();
+            Ok((sdc["pid"].as_u64().context("its pid")? as u32, state))
+        };
+        // The host does not log out when it is asked to.
+        signal(of("sdc")?.0, Signal::TERM)?;
+        ensure!(first.is_closed(), "it was asked, and cut off in the end");
+        let closed = Instant::now();
+        while second.write(2)? != GOOD {
+            ensure!(closed.elapsed() < secs(10), "the other gateway does not serve it");
+            thread::sleep(Duration::from_millis(10));
+        }
+        println!("pause after a gateway has stopped: {:?}", closed.elapsed());
+
+        let (pid, state) = of("second")?;
+        ensure!(state == "up", "{state}");
+        signal(pid, Signal::STOP)?;
+        let down =
+            wait("it is shown as down", secs(10), || Ok((of("second")?.1 == "down").then_some(())));
+        signal(pid, Signal::CONT)?;
+        down?;
+        wait("it is up again", secs(10), || Ok((of("second")?.1 == "up").then_some(())))
     });
 }

@@ -137,9 +137,15 @@ fn a_machine_reads_back_its_writes_over_several_queues() {
         let socket = backend.socket.to_str().context("text")?.to_owned();
         let taken = cluster.gabion(&["vhost", "vh-data", "--client", "x", "--socket", &socket])?;
         taken.fails(6, &["in use"])?;
+        // Nor is it the successor of a data client that serves others.
+        let named = cluster.gabion(&["vhost", "vh-data", "--client", "sdc", "--socket", "/x"])?;
+        named.fails(6, &["the data client (SDC) `sdc` runs", "another name (--client)"])?;
+        cluster.verify("vh-data", &content)?;
+        cluster.say("volume delete vh-data --yes")?.fails(1, &["in use by", "-vhost-vh-data"])?;
         cluster.gabion(&["vhost", "none", "--socket", "/tmp/x.sock"])?.fails(1, &["no volume"])?;
         backend.end()?;
         ensure!(!Path::new(&socket).exists(), "its socket is left");
+        cluster.say("volume delete vh-data --yes")?.ok()?;
         Ok(())
     });
 }

@@ -285,11 +285,11 @@ impl Targets for View<'_> {
     }
 
     fn closed(&self, _: &str, _: Option<&str>) -> Option<Closed> {
-        if !self.ready {
-            return Some(Closed::NotReady);
-        }
         if self.hosts.stopping {
             return Some(Closed::Stopping);
+        }
+        if !self.ready {
+            return Some(Closed::NotReady);
         }
         (self.hosts.memory >= self.limits.target_bytes).then_some(Closed::Full)
     }
@@ -389,6 +389,11 @@ impl Sessions {
         self.iscsi.stopping = true;
         let links = self.iscsi_links();
         self.calls.extend(links.into_iter().map(|link| (link, Call::Shutdown)));
+    }
+
+    /// Returns true after [`Sessions::iscsi_stop`].
+    pub(in crate::sdc) fn iscsi_is_stopping(&self) -> bool {
+        self.iscsi.stopping
     }
 
     /// Returns true if no host is logged in.

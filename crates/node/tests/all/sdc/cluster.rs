@@ -97,6 +97,8 @@ pub(crate) struct Cluster {
     pub refusing: BTreeSet<u32>,
     /// Servers that receive a hello and never answer it.
     pub mute: BTreeSet<u32>,
+    /// The MDM says that this client is over.
+    pub over: bool,
     /// While this is set, the MDM answers no change of reservations.
     pub silent: bool,
     /// While this is set, the MDM answers no question for seats.
@@ -192,6 +194,7 @@ impl Cluster {
             written: BTreeSet::new(),
             refusing: BTreeSet::new(),
             mute: BTreeSet::new(),
+            over: false,
             silent: false,
             keeps_seats: false,
             leavers: BTreeSet::new(),
@@ -303,6 +306,9 @@ impl Cluster {
             Kind::Hello => {
                 self.log.handshakes.push(header.version());
                 self.log.hellos.push((Who::Mdm, Hello::decode(body).unwrap()));
+                if self.over {
+                    return self.end(link);
+                }
                 let welcome = Welcome {
                     cluster: 9,
                     role: Role::Mdm as i32,
@@ -354,6 +360,14 @@ impl Cluster {
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Says on this link that the client is over, from now on.
+    pub(crate) fn end(&mut self, link: LinkId) {
+        self.over = true;
+        let code = RefusalCode::Superseded as i32;
+        let refusal = Refusal { code, text: "no".into(), ..Refusal::default() };
+        self.send(link, Header::new(Kind::Refusal), &refusal);
     }
 
     /// Gives the client the seats that no other one has, and those that move to it, tells the map

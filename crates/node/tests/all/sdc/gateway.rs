@@ -6,6 +6,7 @@ use super::nbd_client::Client;
 use super::nvme_host::Queue;
 use super::seats::{HOST, NVME_HOST, answer_with, answering, give_and_tell, hosts_of, ms, nvme};
 use base::Limits;
+use seam::{Node as _, Note};
 use target::nbd::proto::NBD_CMD_WRITE;
 
 #[test]
@@ -103,6 +104,81 @@ fn another_number_of_the_gateway_closes_the_sessions_of_hosts_only() {
     assert_eq!(nbd.reply(&mut c, 1).0, 0);
     let (admin, _io) = nvme(&mut c);
     assert_eq!(admin.cntlid / 512, 5);
+}
+
+#[test]
+fn a_client_that_is_over_disconnects_everyone_says_so_once_and_serves_nobody() {
+    const BUSY: u16 = 0x0181;
+    let mut c = answering();
+    let a = Host::attached(&mut c, 1);
+    let (admin, io) = nvme(&mut c);
+    let nbd = Client::attached(&mut c, &Limits::SHIPPED);
+    let stranger = Host::connect(&mut c);
+    let link = c.link_of(Who::Mdm).unwrap();
+    c.end(link);
+    for link in [a.link, admin.link, io.link, nbd.link, stranger.link] {
+        assert!(!c.sdc.serves(link), "{link}");
+    }
+    let (notes, hellos) = (c.log.notes.len(), c.log.hellos.len());
+    let is_over = |why: &str| why.starts_with("this client is over");
+    let over = |note: &Note| matches!(note, Note::Refused { why, .. } if is_over(why));
+    assert_eq!(c.log.notes.iter().filter(|note| over(note)).count(), 1);
+    // It goes on asking, more and more seldom, and says nothing about that.
+    c.pass(ms(60_000));
+    let dialled = c.log.hellos.len() - hellos;
+    assert!((4..=7).contains(&dialled), "{dialled} dials in a minute");
+    c.pass(ms(300_000));
+    let more = c.log.hellos.len() - hellos - dialled;
+    assert!((9..=11).contains(&more), "{more} dials in five minutes");
+    assert_eq!(&c.log.notes[notes..], []);
+    // Hosts are to come back later, as before the first map.
+    assert_eq!(Host::connect(&mut c).log_in(&mut c, 2), 0x0301);
+    let nqn = target::ident::nqn(base::ClusterId(9));
+    assert_eq!(Queue::open(&mut c).connect(&mut c, 0, 0xffff, &nqn), BUSY);
+    let nbd = c.accept(node::sdc::NBD);
+    assert!(!c.sdc.serves(nbd));
+}
+
+#[test]
+fn a_process_that_stops_tells_the_mdm_which_hosts_have_left() {
+    let mut c = answering();
+    let (a, b) = (Host::attached(&mut c, 1), Host::attached(&mut c, 2));
+    let mut other = Host::connect(&mut c);
+    other.name = "iqn.2026-11.test:other".into();
+    assert_eq!(other.log_in(&mut c, 1), 0);
+    let (admin, io) = nvme(&mut c);
+    let nbd = Client::attached(&mut c, &Limits::SHIPPED);
+    c.pass(ms(500));
+    let told = |c: &Cluster| (c.log.hosts.len(), c.log.sessions.len());
+    assert_eq!((told(&c), c.log.connected), ((1, 2), (1, 3)));
+    c.stop();
+    c.cut_link(other.link);
+    assert_eq!(told(&c), (1, 1), "at once");
+    assert!(!c.sdc.is_stopped(), "a host may log out");
+    c.cut_link(a.link);
+    assert_eq!((told(&c), c.sdc.is_stopped()), ((1, 1), false));
+    c.cut_link(b.link);
+    assert_eq!((told(&c), c.log.connected), ((0, 0), (0, 0)));
+    assert!(
+        c.sdc.is_stopped() && ![admin.link, io.link, nbd.link].iter().any(|l| c.sdc.serves(*l))
+    );
+}
+
+#[test]
+fn hosts_of_nvme_do_not_keep_a_process_that_stops() {
+    let mut c = answering();
+    let (_admin, io) = nvme(&mut c);
+    c.pass(ms(500));
+    assert_eq!(c.log.hosts.len(), 1);
+    c.stop();
+    assert_eq!(c.log.hosts.len(), 0, "the MDM knows that the host is gone");
+    assert!(c.sdc.is_stopped() && !c.sdc.serves(io.link));
+    // Without an MDM, nobody can be told.
+    let mut c = answering();
+    let _queues = nvme(&mut c);
+    c.kill(Who::Mdm);
+    c.stop();
+    assert!(c.sdc.is_stopped());
 }
 
 /// Ids of controllers are told apart by the numbers of gateways.

@@ -1,9 +1,9 @@
 //! Registration, maps and links: how an SDC keeps them up, and which faults it survives.
 
 use super::cluster::{Cluster, VOLUME, Who, device};
-use base::{Limits, MapVersion};
+use base::{Limits, MapVersion, VolumeId};
 use core::time::Duration;
-use seam::{BlockError, BlockKind, Note};
+use seam::{BlockError, BlockKind, Event, Note};
 use wire::control::{Intent, Refusal, RefusalCode, Registered, Role};
 use wire::message::Reply;
 use wire::{Header, Kind, Status};
@@ -27,6 +27,31 @@ fn a_client_registers_pulls_the_map_and_sends_heartbeats() {
     c.pass(ms(1000));
     assert_eq!((c.log.heartbeats, c.log.pulls.len()), (6, 1), "idle: heartbeats only");
     assert_eq!(c.log.hellos.len(), 1, "no link to a server before it is needed");
+}
+
+#[test]
+fn the_mdm_is_told_at_once_which_volumes_the_program_has_open() {
+    let mut c = Cluster::ready();
+    c.pass(ms(1000));
+    let told = |c: &mut Cluster| {
+        c.on(Event::Withdraw { ids: &[] });
+        c.log.attached.clone()
+    };
+    c.sdc.hold(VOLUME);
+    assert_eq!(told(&mut c), [VOLUME.0]);
+    c.sdc.hold(VOLUME);
+    c.sdc.hold(VolumeId(7));
+    assert_eq!(told(&mut c), [VOLUME.0, 7]);
+    c.sdc.release(VOLUME);
+    assert_eq!(told(&mut c), [VOLUME.0, 7], "it is open once more");
+    c.sdc.release(VOLUME);
+    c.sdc.release(VolumeId(9));
+    assert_eq!(told(&mut c), [7]);
+    // A new MDM knows nothing.
+    c.log.attached.clear();
+    c.cut(Who::Mdm);
+    c.pass(ms(1000));
+    assert_eq!(c.log.attached, [7]);
 }
 
 #[test]
@@ -221,13 +246,10 @@ fn a_refused_hello_is_tried_again_later() {
     let mut c = Cluster::ready();
     c.ask(1, BlockKind::Read, 0, 512, &[]);
     let link = c.link_of(Who::Mdm).unwrap();
-    let code = RefusalCode::Superseded as i32;
+    let code = RefusalCode::Unexpected as i32;
     let refusal = Refusal { code, text: "no".into(), ..Refusal::default() };
     c.send(link, Header::new(Kind::Refusal), &refusal);
-    let told = |n: &Note| {
-        matches!(n, Note::Refused { link: l, why }
-        if *l == link && why.contains("newer process"))
-    };
+    let told = |n: &Note| matches!(n, Note::Refused { link: l, why: "refused" } if *l == link);
     assert!(c.log.notes.iter().any(told));
     c.pass(ms(100));
     assert_eq!(c.log.registrations.len(), 2);
