@@ -146,16 +146,19 @@ impl Stage {
             Action::Accept => self.accept_loss(),
             Action::Resize(v, units) => self.order(Order::Resize(v, units)),
             Action::Map(v, clients) => {
-                let there =
-                    self.volumes[v as usize].id.is_some() && !self.volumes[v as usize].doomed;
-                if there {
+                if self.has_volume(v) {
                     self.order(Order::Map(v, clients));
                 }
             }
+            Action::Hosts(v, hosts) => {
+                if self.has_volume(v) {
+                    self.order(Order::Hosts(v, hosts));
+                }
+            }
+            Action::UnmapHost(host) => self.unmap_host(host),
+            Action::MovePath(host, path) => self.move_path(host, path),
             Action::Delete(v) => {
-                let there =
-                    self.volumes[v as usize].id.is_some() && !self.volumes[v as usize].doomed;
-                if there {
+                if self.has_volume(v) {
                     self.order(Order::Delete(v));
                 }
             }
@@ -183,13 +186,21 @@ impl Stage {
         }
     }
 
+    /// Returns true when a volume exists, and is not about to be deleted.
+    pub(crate) fn has_volume(&self, v: u8) -> bool {
+        self.volumes[usize::from(v)].id.is_some() && !self.volumes[usize::from(v)].doomed
+    }
+
     /// Returns true when an order of this kind about this volume is waiting.
     pub fn is_ordered(&self, v: u8, kind: impl Fn(&Order) -> bool) -> bool {
         let of = |o: &Order| match o {
             Order::Create(of, ..)
             | Order::Resize(of, _)
             | Order::Delete(of)
-            | Order::Map(of, _) => Some(*of),
+            | Order::Map(of, _)
+            | Order::Hosts(of, _)
+            | Order::UnmapHost(of, _)
+            | Order::MovePath(of, ..) => Some(*of),
             Order::Scrub
             | Order::Remove(..)
             | Order::RemoveDevice(_)

@@ -1,6 +1,8 @@
 //! The administrator of a run: a node that speaks the wire protocol as a command line would. It
 //! carries out one order after the other, and repeats each until the outcome is known.
 
+use crate::hosts::host_name;
+use crate::plan::HostKind;
 use crate::plan::pools::pool_name;
 use crate::stage::NEXT;
 use base::{ClusterId, DeviceId, Limits, Policy, Time, UNIT, VolumeId};
@@ -15,9 +17,9 @@ use std::rc::Rc;
 use std::time::Duration;
 use wire::control::{
     AcceptLoss, Access, AddMdm, AdminError, AdminReply, AdminRequest, Ask, CreateObject,
-    CreateVolume, DeleteVolume, Hello, MaintainRequest, MapRequest, MapTo, ObjectKind, RecoverMdm,
-    RemoveMdm, RemoveRequest, ResizeVolume, Role, ScrubRequest, SetLevelRequest, SetPool,
-    StatusInfo, StatusRequest, SwitchMdm, UnmapRequest,
+    CreateVolume, DeleteVolume, Hello, MaintainRequest, MapRequest, MapTo, MapToHost, MovePath,
+    ObjectKind, RecoverMdm, RemoveMdm, RemoveRequest, ResizeVolume, Role, ScrubRequest,
+    SetLevelRequest, SetPool, StatusInfo, StatusRequest, SwitchMdm, UnmapRequest,
 };
 use wire::{Control, Frame, HANDSHAKE_VERSION, Header, PeerFramer, control_frame};
 
@@ -32,6 +34,12 @@ pub enum Order {
     Delete(u8),
     /// Map the volume to these clients only, one bit each; `ALL`: to all clients.
     Map(u8, u8),
+    /// Map the volume to these hosts of the plan only, one bit each; `ALL`: to all hosts.
+    Hosts(u8, u8),
+    /// Unmap the volume from this host of the plan.
+    UnmapHost(u8, u8),
+    /// Serve this host of the volume through this client: (volume, host, client).
+    MovePath(u8, u8, u8),
     /// Create this fault set.
     FaultSet(u8),
     /// Create this storage pool.
@@ -71,7 +79,7 @@ pub enum Order {
     UseStale(u8),
 }
 
-/// Bits of all clients.
+/// Bits of all clients, or of all hosts.
 pub const ALL: u8 = u8::MAX;
 
 /// Outcome of an order.
@@ -85,6 +93,13 @@ pub enum Done {
     Deleted(u8),
     /// These clients may use the volume. If true (confirmed), surely no others can.
     Mapped(u8, u8, bool),
+    /// These hosts may use the volume, and these may not: (volume, those that may, those that may
+    /// not, confirmed).
+    Hosts(u8, u8, u8, bool),
+    /// The hosts of the volume may do what they could before.
+    HostsKept(u8),
+    /// This host of the volume is served through this client: (volume, host, client).
+    Moved(u8, u8, u8),
     /// The MDM is removed.
     RemovedMdm(u8),
     /// Lost data reads as zeros.
@@ -106,6 +121,26 @@ pub struct Desk {
     pub applied: (u64, u64),
     /// Set when an answer knew less than an earlier one.
     pub forgotten: Option<String>,
+    /// The names of the plan's hosts.
+    pub hosts: Vec<String>,
+}
+
+impl Desk {
+    /// Returns the name of a host. A plan may have orders about hosts that it does not have.
+    fn host(&self, i: u8) -> String {
+        let known = self.hosts.get(usize::from(i)).cloned();
+        known.unwrap_or_else(|| host_name(HostKind::Iscsi, i))
+    }
+
+    /// Returns the hosts of these bits, for an order that maps a volume to no others.
+    fn map_to(&self, hosts: u8) -> Vec<MapToHost> {
+        let to = |host: String| MapToHost { host, access: Access::ReadWrite as i32 };
+        match hosts {
+            ALL => vec![to(String::new())],
+            0 => vec![to("iqn.2026-11.sim:nobody".into())],
+            _ => (0..8).filter(|i| hosts >> i & 1 == 1).map(|i| to(self.host(i))).collect(),
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -189,6 +224,18 @@ impl Admin {
                     _ => some.map(|i| to(format!("sdc{i}"))).collect(),
                 };
                 Ask::Map(MapRequest { volume: name(v), to, only: true, ..MapRequest::default() })
+            }
+            Order::Hosts(v, hosts) => {
+                let hosts = self.desk.borrow().map_to(hosts);
+                Ask::Map(MapRequest { volume: name(v), hosts, only: true, to: Vec::new() })
+            }
+            Order::UnmapHost(v, host) => {
+                let hosts = vec![self.desk.borrow().host(host)];
+                Ask::Unmap(UnmapRequest { volume: name(v), hosts, ..UnmapRequest::default() })
+            }
+            Order::MovePath(v, host, client) => {
+                let hosts = vec![self.desk.borrow().host(host)];
+                Ask::MovePath(MovePath { volume: name(v), hosts, to: format!("sdc{client}") })
             }
             Order::FaultSet(i) => Ask::CreateObject(CreateObject {
                 kind: ObjectKind::FaultSet as i32,
@@ -343,6 +390,24 @@ impl Admin {
             (Order::Map(v, clients), AdminError::Unconfirmed, _) => {
                 self.finish(Done::Mapped(v, clients, false));
             }
+            (Order::Hosts(v, hosts), error @ (AdminError::None | AdminError::Unconfirmed), _) => {
+                self.finish(Done::Hosts(v, hosts, !hosts, error == AdminError::None));
+            }
+            (
+                Order::UnmapHost(v, host),
+                error @ (AdminError::None | AdminError::Unconfirmed),
+                _,
+            ) => {
+                self.finish(Done::Hosts(v, 0, 1 << host, error == AdminError::None));
+            }
+            // The volume is mapped to all hosts, or not to this one, or is gone.
+            (Order::UnmapHost(v, _), AdminError::NotFound | AdminError::InUse, _)
+            | (Order::Hosts(v, _), AdminError::NotFound, _) => self.finish(Done::HostsKept(v)),
+            (Order::MovePath(v, host, client), AdminError::None, _) => {
+                self.finish(Done::Moved(v, host, client));
+            }
+            // It is not confirmed, or the host is not connected there.
+            (Order::MovePath(..), _, _) => self.finish(Done::Other),
             (Order::Map(..), AdminError::NotFound, _)
             | (Order::FaultSet(_) | Order::Pool(_), AdminError::None | AdminError::NameTaken, _) => {
                 self.finish(Done::Other);

@@ -1,7 +1,7 @@
 //! Judges each answer to a client when it arrives.
 
 use crate::admin::{ALL, Order};
-use crate::check::errors::{self, Case};
+use crate::check::errors::{self, Case, User};
 use crate::check::{Failure, i05_content};
 use crate::history::{Answer, Record};
 use crate::plan::{IoKind, Who};
@@ -126,6 +126,7 @@ impl Stage {
             scan: self.scanning,
             transfer: self.plan.limits.nbd_payload,
             timed: !self.plan.limits.answer_within.is_zero() || self.is_hosts(index),
+            barred: self.is_barred(op),
             reserved: self.may_be_reserved(op.volume),
             elsewhere: self.may_be_elsewhere(index),
             lost: self.exposure.excuse.is_some() && self.is_in_loss(op),
@@ -273,7 +274,8 @@ impl Stage {
             self.is_ordered(v, |o| matches!(o, Order::Map(_, to) if to >> client & 1 == 1))
         };
         let cut: Vec<u8> = (0..self.plan.clients).filter(|c| out(*c) && !back(*c)).collect();
-        self.cuts.extend(cut.into_iter().map(|client| ((client, id), moment)));
+        let cut = cut.into_iter().map(User::Client);
+        self.cuts.extend(cut.map(|user| ((user, id), moment)));
         // A client without a map has sent nothing: its waiting requests may be done
         // under a later mapping.
         let waits = |i: &u8| self.sdc(*i).is_some_and(|s| s.map().version.0 == 0);
@@ -309,18 +311,21 @@ impl Stage {
         for client in (0..self.plan.clients).filter(|c| clients >> c & 1 == 1) {
             let goes = |o: &Order| matches!(o, Order::Map(_, to) if to >> client & 1 == 0);
             if !self.is_ordered(v, goes) {
-                self.denials.give(client, id, moment, version);
+                self.denials.give(User::Client(client), id, moment, version);
             }
         }
     }
 
-    /// Fails if the volume was surely not mapped to the client of this operation.
+    /// Fails if the volume was surely not mapped to the client of this operation, or to its host.
     fn may_use(&self, index: usize) -> Result<(), Failure> {
         let record = &self.history.ops[index];
-        let cut = self.cuts.get(&(record.client, record.volume));
-        match cut.is_some_and(|cut| *cut < record.invoked) {
-            true => Err(Failure::new("I9", format!("it is not mapped to this client: {record}"))),
-            false => Ok(()),
+        let cut = |user: &User| self.cuts.get(&(*user, record.volume));
+        let since = |user: &User| cut(user).is_some_and(|cut| *cut < record.invoked);
+        match record.users().find(since) {
+            Some(user) => {
+                Err(Failure::new("I9", format!("it is not mapped to this {user:?}: {record}")))
+            }
+            None => Ok(()),
         }
     }
 }

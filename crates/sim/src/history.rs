@@ -1,5 +1,6 @@
 //! The history of a run: requests of clients, their answers, and the order of both.
 
+use crate::check::errors::User;
 use crate::check::register::Value;
 use crate::plan::IoKind;
 use base::{MapVersion, SECTOR, Time, VolumeId};
@@ -50,8 +51,9 @@ pub struct Record {
     pub expected: Vec<Value>,
     /// Version of the client's map, if the volume was in it, mapped to the client and large enough.
     pub knew: Option<MapVersion>,
-    /// The moment from which the client surely could not use the volume, or from which its host had
-    /// surely excluded the path. If the operation was not done by then, it never is.
+    /// The moment from which the client or the host surely could not use the volume, or from which
+    /// the path surely was no more: its host had excluded it, or an order had moved the host to its
+    /// other gateway. If the operation was not done by then, it never is.
     pub cut: Option<u64>,
     /// The operation was sent over a connection of a host that is gone, or its host has aborted it,
     /// so no answer will come. Or its volume was deleted before the answer and is back after a
@@ -61,6 +63,10 @@ pub struct Record {
     /// had confirmed the abortion, or at which the program was killed: the operation takes effect
     /// before any later request to the same place. An error says nothing about its effect then.
     pub gone: Option<u64>,
+    /// The host that has sent it, by its number in the plan.
+    pub host: Option<u8>,
+    /// When it was sent, its gateway knew that the volume is not mapped to the host.
+    pub barred: bool,
 }
 
 impl Record {
@@ -90,7 +96,15 @@ impl Record {
             knew: None,
             left: false,
             gone: None,
+            host: None,
+            barred: false,
         }
+    }
+
+    /// Returns the client, and the host that has sent the operation, if it was a host. The volume
+    /// has to be mapped to both.
+    pub fn users(&self) -> impl Iterator<Item = User> + use<> {
+        [Some(User::Client(self.client)), self.host.map(User::Host)].into_iter().flatten()
     }
 
     /// Returns true when the client was told that the operation is done.

@@ -7,10 +7,12 @@ mod fence;
 mod iscsi;
 mod multipath;
 mod nvme;
+mod orders;
 mod play;
 
 pub use play::Initiator;
 
+use crate::plan::HostKind;
 use base::LinkId;
 use seam::{Buf, Effects, Head};
 use std::collections::{BTreeMap, VecDeque};
@@ -151,6 +153,14 @@ pub struct Shared {
     pub seen: Vec<(u8, Seen)>,
     /// The links of each path over which commands can be sent.
     pub links: BTreeMap<u8, Vec<LinkId>>,
+}
+
+/// Returns the name of host number `i`.
+pub(crate) fn host_name(kind: HostKind, i: u8) -> String {
+    match kind {
+        HostKind::Iscsi => format!("iqn.2026-11.sim:host{i}"),
+        HostKind::Nvme => format!("nqn.2026-11.sim:host{i}"),
+    }
 }
 
 /// Sends a PDU.

@@ -56,6 +56,8 @@ pub const SEEN: &[&str] = &[
     "sim: a former life of a server was told",
     "sim: a frame was announced that nobody takes",
     "sim: a host has excluded its former gateway",
+    "sim: a host was unmapped under load",
+    "sim: a host's path was moved by order",
     "sim: a leader died between two seals",
     "sim: a loss was reported",
     "sim: a mapping was confirmed",

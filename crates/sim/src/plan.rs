@@ -21,6 +21,7 @@ mod nbd;
 mod orders;
 mod overlong;
 mod patience;
+mod permissions;
 mod policies;
 pub mod pools;
 mod queues;
@@ -148,6 +149,12 @@ pub enum Action {
     Delete(u8),
     /// Map a volume to these clients only, one bit each. All bits set: to all clients.
     Map(u8, u8),
+    /// Map a volume to these hosts only, one bit each. All bits set: to all hosts.
+    Hosts(u8, u8),
+    /// Unmap the volume of this host from the host, if it is mapped to hosts by name.
+    UnmapHost(u8),
+    /// Order that the gateway of this path serves the host: (host, path).
+    MovePath(u8, u8),
     /// Make another MDM the leader.
     Switch,
     /// Remove this MDM from the cluster, if the others can do without it, delete its file, and then
@@ -258,6 +265,9 @@ impl Action {
                 | Action::Resize(..)
                 | Action::Delete(_)
                 | Action::Map(..)
+                | Action::Hosts(..)
+                | Action::UnmapHost(_)
+                | Action::MovePath(..)
                 | Action::Scrub
                 | Action::Switch
                 | Action::Replace(_)

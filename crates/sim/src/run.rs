@@ -299,7 +299,7 @@ fn phase_2(stage: &mut Stage) -> Result<(), Failure> {
     wait(stage, "recovery", CALM, Stage::rescue_unmet)?;
     stage.end_reservations();
     become_whole(stage)?;
-    wait(stage, "I8", CALM, Stage::reservations_unmet)?;
+    wait(stage, "I8", CALM, |s| s.reservations_unmet().or_else(|| s.hosts_unmet()))?;
     // A device operation may be stuck since phase 1 for longer than clients wait for an answer.
     let hangs = || "a device hangs since the storm".into();
     wait(stage, "I8", CALM, |s| s.world.awaits_disk(now).then(hangs))?;
@@ -354,12 +354,7 @@ fn mend(stage: &mut Stage) {
     }
     (0..stage.plan.clients).for_each(|client| stage.thaw(client));
     (0..stage.plan.sds).for_each(|i| stage.end_former(i));
-    for v in 0..stage.volumes.len() {
-        let volume = stage.volumes[v];
-        if volume.mapped && volume.id.is_some() && !volume.doomed {
-            stage.order(Order::Map(v as u8, ALL));
-        }
-    }
+    stage.map_to_all();
 }
 
 /// In a third of the runs, takes all MDMs away at once: each group must answer nevertheless. Then

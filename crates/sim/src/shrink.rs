@@ -181,6 +181,7 @@ impl<F: Fn(&Plan) -> bool> Shrinker<F> {
                 Action::Create(v, _)
                 | Action::Resize(v, _)
                 | Action::Map(v, _)
+                | Action::Hosts(v, _)
                 | Action::Withdraw(_, v)
                 | Action::Delete(v) => v != gone,
                 _ => true,
@@ -249,6 +250,9 @@ fn names(action: &Action, who: Who) -> bool {
         | Action::Resize(..)
         | Action::Delete(_)
         | Action::Map(..)
+        | Action::Hosts(..)
+        | Action::UnmapHost(_)
+        | Action::MovePath(..)
         | Action::Switch
         | Action::Backup
         | Action::Level

@@ -6,7 +6,7 @@ use crate::check::Failure;
 use crate::check::agreement::Agreement;
 use crate::check::deaths;
 use crate::check::differences;
-use crate::check::errors::Denials;
+use crate::check::errors::{Denials, User};
 use crate::check::i13_epochs::Observer;
 use crate::check::i15_versions;
 use crate::check::i17_holes;
@@ -105,8 +105,8 @@ pub struct Stage {
     pub denials: Denials,
     /// Unmap orders that were answered although a server that may still serve had not confirmed.
     pub unconfirmed: u32,
-    /// The moment since which a client surely can't use a volume.
-    pub cuts: BTreeMap<(u8, VolumeId), u64>,
+    /// The moment since which a client or a host surely can't use a volume.
+    pub cuts: BTreeMap<(User, VolumeId), u64>,
     /// Unanswered operations of each client in its present incarnation, without withdrawn ones.
     pub outstanding: Vec<u32>,
     /// Requests of programs beside each client.
@@ -759,6 +759,9 @@ impl Stage {
             }
             Done::Deleted(v) => self.rescue.deleted.extend(self.volumes[v as usize].id.take()),
             Done::Mapped(v, clients, confirmed) => self.mapped(v, clients, confirmed),
+            Done::Hosts(v, has, lacks, sure) => self.hosts_mapped(v, (has, lacks), sure),
+            Done::HostsKept(v) => self.heed_hosts(v),
+            Done::Moved(v, host, client) => self.moved(v, host, client),
             Done::RemovedMdm(i) => self.begin_anew(i),
             Done::Accepted => self.loss_accepted(),
             Done::Other => {}
@@ -782,14 +785,7 @@ impl Stage {
         if let Order::Delete(v) = order {
             self.volumes[v as usize].doomed = true;
         }
-        if let Order::Map(v, clients) = order {
-            let volume = &mut self.volumes[v as usize];
-            volume.mapped = true;
-            let id = volume.id;
-            let without = (0..self.plan.clients).filter(|client| clients >> client & 1 == 0);
-            without.for_each(|client| id.into_iter().for_each(|id| self.denials.take(client, id)));
-            self.cuts.retain(|(client, of), _| Some(*of) != id || clients >> client & 1 == 0);
-        }
+        self.expect(order);
         self.desk.borrow_mut().orders.push_back(order);
         let admin = self.proc(Who::Admin);
         self.world.poke(admin);

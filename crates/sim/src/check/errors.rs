@@ -7,13 +7,22 @@ use base::{MapVersion, VolumeId};
 use seam::BlockError;
 use std::collections::BTreeMap;
 
-/// Clients that may be told that they may not use a volume.
-#[derive(Default, Debug)]
-pub struct Denials {
-    taken: BTreeMap<(u8, VolumeId), Option<Back>>,
+/// Somebody to whom volumes are mapped.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum User {
+    /// A client, by its number in the plan.
+    Client(u8),
+    /// A host, by its number in the plan.
+    Host(u8),
 }
 
-/// The moment at which a volume was mapped to a client again.
+/// Clients and hosts that may be told that they may not use a volume.
+#[derive(Default, Debug)]
+pub struct Denials {
+    taken: BTreeMap<(User, VolumeId), Option<Back>>,
+}
+
+/// The moment at which a volume was mapped to somebody again.
 #[derive(Clone, Copy, Debug)]
 struct Back {
     /// Position in the order of all requests and answers.
@@ -23,26 +32,25 @@ struct Back {
 }
 
 impl Denials {
-    /// Records that an order to take a volume from this client was given.
-    pub fn take(&mut self, client: u8, volume: VolumeId) {
-        self.taken.insert((client, volume), None);
+    /// Records that an order to take a volume from this user was given.
+    pub fn take(&mut self, user: User, volume: VolumeId) {
+        self.taken.insert((user, volume), None);
     }
 
     /// Records that the volume was given back at this moment, by this version of the map.
-    pub fn give(&mut self, client: u8, volume: VolumeId, moment: u64, version: MapVersion) {
-        if let Some(back) = self.taken.get_mut(&(client, volume)) {
+    pub fn give(&mut self, user: User, volume: VolumeId, moment: u64, version: MapVersion) {
+        if let Some(back) = self.taken.get_mut(&(user, volume)) {
             *back = Some(Back { moment, version });
         }
     }
 
     /// Returns true when a server or the client may say that the volume of this operation is not
-    /// mapped to the client.
+    /// mapped to the client, or to the host that has sent it.
     fn may_lack(&self, op: &Record) -> bool {
         let Some(knew) = op.knew else { return true };
-        let taken = self.taken.get(&(op.client, op.volume));
-        taken.is_some_and(|back| {
-            !back.is_some_and(|back| back.moment < op.invoked && back.version <= knew)
-        })
+        op.users()
+            .filter_map(|user| self.taken.get(&(user, op.volume)))
+            .any(|back| !back.is_some_and(|back| back.moment < op.invoked && back.version <= knew))
     }
 }
 
@@ -63,6 +71,8 @@ pub struct Case<'a> {
     pub damaged: bool,
     /// The client or the host has a time limit.
     pub timed: bool,
+    /// The gateway knows that the volume is not mapped to the host, and must say so at once.
+    pub barred: bool,
     /// A host may have reserved the volume.
     pub reserved: bool,
     /// The other gateway of the host has had the seat.
@@ -91,7 +101,7 @@ pub fn in_order(error: BlockError, case: Case<'_>, denials: &Denials) -> bool {
         // can't be forgotten.
         BlockError::Forgotten => !scan && case.repeated,
         // A write without space waits for as long as its client's time limit allows.
-        BlockError::TimedOut | BlockError::Full => !scan && case.timed,
+        BlockError::TimedOut | BlockError::Full => !scan && case.timed && !case.barred,
         BlockError::Superseded => case.superseded,
         BlockError::Miscompare(at) => op.kind == Swap && at < op.sectors * base::SECTOR,
         BlockError::Reserved => !scan && case.reserved && !matches!(op.kind, Read | Extents),
@@ -127,6 +137,8 @@ mod tests {
             left: false,
             gone: None,
             knew: knew.map(MapVersion),
+            host: None,
+            barred: false,
         }
     }
 
@@ -139,6 +151,7 @@ mod tests {
             lost: false,
             damaged: false,
             timed: false,
+            barred: false,
             reserved: false,
             elsewhere: false,
             superseded: false,
@@ -156,22 +169,41 @@ mod tests {
         let fine = |op: &Record, denials: &Denials| in_order(NoSuchVolume, case(op), denials);
         assert!(!fine(&op(1, Some(5)), &denials), "nobody has taken it");
         assert!(fine(&op(1, None), &denials), "its client has not heard of it");
-        denials.take(1, VOLUME);
+        denials.take(User::Client(1), VOLUME);
         assert!(fine(&op(2, Some(5)), &denials));
-        denials.give(1, VOLUME, 10, MapVersion(7));
+        denials.give(User::Client(1), VOLUME, 10, MapVersion(7));
         assert!(fine(&op(9, Some(7)), &denials), "asked before it came back");
         assert!(fine(&op(11, Some(6)), &denials), "asked by a map from before");
         assert!(!fine(&op(11, Some(7)), &denials), "it was there again, and the client knew");
-        denials.take(1, VOLUME);
+        denials.take(User::Client(1), VOLUME);
         assert!(fine(&op(11, Some(7)), &denials), "and is gone once more");
-        denials.give(2, VOLUME, 12, MapVersion(9));
+        denials.give(User::Client(2), VOLUME, 12, MapVersion(9));
         assert!(fine(&op(13, Some(9)), &denials), "another client got it");
+    }
+
+    #[test]
+    fn a_volume_is_missed_by_the_host_from_which_it_was_taken_and_by_no_other() {
+        let mut denials = Denials::default();
+        denials.take(User::Host(1), VOLUME);
+        let of = |host| Record { host, ..op(11, Some(7)) };
+        let fine = |host, denials: &Denials| in_order(NoSuchVolume, case(&of(host)), denials);
+        assert_eq!([None, Some(0), Some(1)].map(|host| fine(host, &denials)), [false, false, true]);
+        denials.give(User::Host(1), VOLUME, 10, MapVersion(7));
+        assert!(!fine(Some(1), &denials), "it was there again, and the client knew");
+    }
+
+    #[test]
+    fn a_host_without_permission_does_not_wait() {
+        let (op, denials) = (op(1, Some(5)), Denials::default());
+        let waits =
+            |barred| in_order(TimedOut, Case { timed: true, barred, ..case(&op) }, &denials);
+        assert_eq!([false, true].map(waits), [true, false]);
     }
 
     #[test]
     fn the_last_scan_takes_no_excuse_for_a_living_volume() {
         let mut denials = Denials::default();
-        denials.take(1, VOLUME);
+        denials.take(User::Client(1), VOLUME);
         let op = op(1, None);
         for error in [NoSuchVolume, OutOfRange, Busy, TooBig, Full, TimedOut] {
             assert!(!in_order(error, scan(&op), &denials), "{error:?}");

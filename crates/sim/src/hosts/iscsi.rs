@@ -3,8 +3,9 @@
 mod pdu;
 mod session;
 
-use super::{Order, Seen, Shared, send};
+use super::{Order, Seen, Shared, host_name, send};
 use crate::host_link::{AGAIN, HostLink};
+use crate::plan::HostKind;
 use base::{ClusterId, LinkId, Time, VolumeId};
 use pdu::{Command, Pdu, PduFramer, data_len, from_target};
 use seam::{Effect, Effects, Event, Node, Port};
@@ -44,7 +45,7 @@ impl Host {
             session: None,
             abandoned: Vec::new(),
         };
-        let name = format!("iqn.2026-11.sim:host{i}");
+        let name = host_name(HostKind::Iscsi, i);
         let (target, paths) = (pdu::target(cluster, volume), to.into_iter().map(path).collect());
         Host { shared, name, target, paths, dials: 0 }
     }

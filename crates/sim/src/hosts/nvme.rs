@@ -9,8 +9,9 @@ mod io;
 mod pdu;
 mod status;
 
-use super::{Order, Seen, Shared, send};
+use super::{Order, Seen, Shared, host_name, send};
 use crate::host_link::{AGAIN, HostLink};
+use crate::plan::HostKind;
 use base::{ClusterId, LinkId, Time, VolumeId};
 use controller::{Controller, Queue, Step};
 use pdu::{Pdu, PduFramer};
@@ -81,7 +82,7 @@ impl Host {
             abandoned: Vec::new(),
         };
         let host = pdu::Host {
-            name: format!("nqn.2026-11.sim:host{i}"),
+            name: host_name(HostKind::Nvme, i),
             id: i + 1,
             subsystem: target::ident::nqn(cluster),
             keep_alive_ms: KEEP_ALIVE_MS,

@@ -9,7 +9,8 @@
 
 use super::fence::{self, Fence, Next};
 use super::multipath::{self, Multipath};
-use super::{Command, Order, Seen, Shared, Told, What, iscsi, nvme};
+use super::orders::Standing;
+use super::{Command, Order, Seen, Shared, Told, What, host_name, iscsi, nvme};
 use crate::check::Failure;
 use crate::history::Record;
 use crate::plan::{HostKind, HostPlan, IoKind, PathFault, Who};
@@ -37,15 +38,18 @@ struct Broken {
 #[derive(Debug)]
 pub struct Initiator {
     proc: ProcId,
+    pub(super) name: String,
     shared: Rc<RefCell<Shared>>,
-    plan: HostPlan,
+    pub(super) plan: HostPlan,
     /// The volume, by its id when the host was started.
-    volume: Option<VolumeId>,
+    pub(super) volume: Option<VolumeId>,
     /// Paths over which commands can be sent: the gateway's ids of the links, and its incarnation.
     up: BTreeMap<u8, (Vec<LinkId>, u32)>,
     broken: Vec<Broken>,
     /// The path of each command.
-    paths: BTreeMap<u32, u8>,
+    pub(super) paths: BTreeMap<u32, u8>,
+    /// What orders mean for its commands.
+    pub(super) standing: Standing,
     /// Commands that wait until they may be sent again.
     stranded: Vec<u32>,
     /// Only for a host that excludes its former gateway.
@@ -56,7 +60,7 @@ pub struct Initiator {
 }
 
 impl Initiator {
-    fn is_up(&self) -> [bool; 2] {
+    pub(super) fn is_up(&self) -> [bool; 2] {
         [0, 1].map(|path| self.up.contains_key(&path))
     }
 
@@ -76,14 +80,18 @@ impl Stage {
     pub(crate) fn add_hosts(&mut self) {
         for (i, plan) in self.plan.hosts.clone().into_iter().enumerate() {
             let proc = self.world.add(&format!("host{i}"), None, Vec::new());
+            let name = host_name(plan.kind, i as u8);
+            self.desk.borrow_mut().hosts.push(name.clone());
             self.hosts.push(Initiator {
                 proc,
+                name,
                 shared: Rc::default(),
                 plan,
                 volume: None,
                 up: BTreeMap::new(),
                 broken: Vec::new(),
                 paths: BTreeMap::new(),
+                standing: Standing::default(),
                 stranded: Vec::new(),
                 fence: plan.fences().then(|| Fence::new(i as u8)),
                 multipath: plan.has_two_gateways().then(Multipath::default),
@@ -225,6 +233,7 @@ impl Stage {
         let command = Command { id, what, sector, sectors, data: body };
         self.meet_host(i, ["sim: asked over iscsi", "sim: asked over nvme"]);
         self.hosts[i].paths.insert(id, path);
+        self.sends(i, path, index);
         self.order_path(i, path, Order::Send(command));
         true
     }

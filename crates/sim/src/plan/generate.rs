@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Families of faults that do not change what was drawn before them. Each draws from its own random
 /// stream. Append new ones at the end.
-const FAMILIES: [fn(&mut Plan, &Prng); 26] = [
+const FAMILIES: [fn(&mut Plan, &Prng); 27] = [
     super::seals::draw,
     super::forgeries::forgeries,
     mdm_disks,
@@ -40,6 +40,7 @@ const FAMILIES: [fn(&mut Plan, &Prng); 26] = [
     super::holes::draw,
     super::withdrawals::draw,
     super::hosts::draw,
+    super::permissions::draw,
 ];
 
 /// Returns true for the plans that are one long story about leases.

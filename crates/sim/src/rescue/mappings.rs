@@ -1,9 +1,10 @@
-//! Judges which clients may use a volume after a recovery: those on the newest map that a server
+//! Judges which clients and hosts may use a volume after a recovery: those on the newest map that a server
 //! kept since the loss, or those on a newer map of a server that has died since, which may have
 //! reported it. If there is no such map, it is those in the log or backup with which the recovery
 //! began. Later orders may be undone by that.
 
 use crate::check::Failure;
+use crate::check::errors::User;
 use crate::plan::Who;
 use crate::stage::Stage;
 use base::{SdcId, VolumeId};
@@ -40,9 +41,21 @@ impl Stage {
         for (id, volume) in &state.volumes {
             let Some(told) = map.volumes.get(id) else { continue };
             let newer = self.rescue.maps.iter().filter(|(version, _)| *version > map.version);
-            let same = |of: &Mapping| differs(of, &volume.mapping, state.sdcs.keys()).is_none();
+            let same = |of: &Mapping| {
+                differs(of, &volume.mapping, state.sdcs.keys()).is_none()
+                    && hosts_differ(of, &volume.mapping).is_none()
+            };
             if newer.filter_map(|(_, volumes)| volumes.get(id)).any(same) {
                 continue;
+            }
+            if let Some(host) = hosts_differ(&told.mapping, &volume.mapping) {
+                let text = format!(
+                    "a server kept the map {} of {id}, by which `{host}` has {:?}; after the recovery it has {:?}",
+                    map.version,
+                    told.mapping.hosts().get(host),
+                    volume.mapping.hosts().get(host)
+                );
+                return Err(Failure::new("recovery", text));
             }
             if let Some(sdc) = differs(&told.mapping, &volume.mapping, state.sdcs.keys()) {
                 let text = format!(
@@ -70,9 +83,12 @@ impl Stage {
         self.given_back(v, clients.iter().fold(0, |bits, i| bits | 1 << i));
         for client in (0..self.plan.clients).filter(|i| !clients.contains(i)) {
             self.volumes[usize::from(v)].mapped = true;
-            self.denials.take(client, id);
+            self.denials.take(User::Client(client), id);
         }
-        self.cuts.retain(|(client, of), _| *of != id || !clients.contains(client));
+        self.cuts.retain(|(user, of), _| {
+            *of != id || !matches!(user, User::Client(client) if clients.contains(client))
+        });
+        self.heed_hosts(v);
         let back = |op: &&mut crate::history::Record| {
             op.volume == id && op.answer.is_none() && clients.contains(&op.client)
         };
@@ -108,10 +124,19 @@ fn differs<'a>(
     clients.find(|sdc| access(one, **sdc) != access(other, **sdc)).copied()
 }
 
+/// Returns the first host with different permissions in the two mappings. An empty name stands for
+/// hosts that none of them names.
+fn hosts_differ<'a>(one: &'a Mapping, other: &'a Mapping) -> Option<&'a str> {
+    let access = |mapping: &Mapping, host: &str| mapping.hosts().get(host).map(|g| g.access);
+    let named = |mapping: &'a Mapping| mapping.hosts().named().into_iter().flat_map(|n| n.keys());
+    let mut hosts = named(one).chain(named(other)).map(|host| host.as_str()).chain([""]);
+    hosts.find(|host| access(one, host) != access(other, host))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mdm::mapping::Grant;
+    use mdm::mapping::{Grant, Permissions};
     use wire::control::Access;
 
     #[test]
@@ -123,5 +148,19 @@ mod tests {
         assert_eq!(differs(&all, &one, clients.iter()), Some(SdcId(2)));
         assert_eq!(differs(&one, &Mapping::nobody(), clients.iter()), Some(SdcId(1)));
         assert_eq!(differs(&all, &one, clients[..1].iter()), None);
+    }
+
+    #[test]
+    fn mappings_differ_in_what_a_host_may_do() {
+        let hosts = |names: &[&str], since: u32| {
+            let grant = |name: &&str| (String::from(*name), Grant::new(Access::ReadWrite, since));
+            Mapping::everyone(1).with_hosts(Permissions::only(names.iter().map(grant).collect()))
+        };
+        let (all, one) = (Mapping::everyone(1), hosts(&["iqn.a"], 1));
+        assert_eq!(hosts_differ(&all, &Mapping::everyone(7)), None);
+        assert_eq!(hosts_differ(&one, &hosts(&["iqn.a"], 5)), None);
+        assert_eq!(hosts_differ(&all, &one), Some(""), "the others have lost it");
+        assert_eq!(hosts_differ(&one, &hosts(&["iqn.a", "iqn.b"], 1)), Some("iqn.b"));
+        assert_eq!(hosts_differ(&one, &hosts(&[], 1)), Some("iqn.a"));
     }
 }
