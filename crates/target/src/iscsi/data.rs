@@ -78,7 +78,7 @@ impl Full {
         }
     }
 
-    /// Records that no more unsolicited data comes, and continues the command. A read begins now, or
+    /// Records that no more unsolicited data comes, and continues the command. A read begins now or
     /// waits for credit: its data need not wait for the host when it comes.
     #[inline]
     pub(crate) fn end_unsolicited(&mut self, handle: u32, turn: &mut Turn<'_>) {

@@ -29,6 +29,7 @@ pub(crate) enum Flow {
 }
 
 /// One command.
+// Large: everything about a command is in its one place of the table.
 #[derive(Debug)]
 pub(crate) struct Task {
     /// The initiator's tag.

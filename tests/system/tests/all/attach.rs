@@ -398,6 +398,7 @@ impl Drop for Files {
 }
 
 #[test]
+// Long: one step after the other with the same files.
 fn volumes_are_files_with_holes() {
     case(|| {
         if !works_here()? {
