@@ -341,7 +341,7 @@ impl Sdc {
                 self.target_waits(now, link, tag, out);
             }
             Action::Held { origin: Origin::Program { .. } } => {}
-            Action::Dial { device } => self.want_server(now, device, out),
+            Action::Dial { device } => servers::want(self, now, device, out),
             Action::Hangup { device, why } => {
                 if let Some(link) = self.servers.up(device) {
                     out.note(match why {
@@ -380,14 +380,6 @@ impl Sdc {
                 self.greet_server(now, server, link, out)
             }
             _ => out.push(Effect::Close { link }),
-        }
-    }
-
-    fn dial_failed(&mut self, now: Time, dial: DialId, out: &mut Effects) {
-        if self.mdm.finder.dialled(dial) {
-            self.mdm_lost(now, out);
-        } else if let Some((device, true)) = self.servers.dialled(dial) {
-            self.server_lost(now, device, out);
         }
     }
 
@@ -471,7 +463,7 @@ impl Node for Sdc {
                 self.link_up(now, link, (port, at, from), dial, out)
             }
             Event::LinkDown { link, .. } => self.link_down(now, link, out),
-            Event::DialFailed { dial, .. } => self.dial_failed(now, dial, out),
+            Event::DialFailed { dial, .. } => dial_failed(self, now, dial, out),
             Event::DiskDone { .. } => {}
         }
         self.run(now, out);
@@ -485,12 +477,12 @@ impl Node for Sdc {
         if self.targets.has_calls() {
             self.run(now, out); // only `stop` leaves calls behind
         }
-        self.targets_stop(now, out);
+        targets::shut::stop(self, now, out);
         let retried = self.client.take_retried();
         if retried > 0 {
             out.note(Note::Retried { ops: retried });
         }
-        self.heartbeat(now, out);
+        mdm::heartbeat(self, now, out);
         if self.targets.has_seat_question() {
             targets::seats::ask(self, now, out);
         }
@@ -525,5 +517,14 @@ impl Sdc {
         if self.targets.wake_at(&self.config.limits).is_some_and(|at| at <= now) {
             self.targets_tick(now, out);
         }
+    }
+}
+
+/// Handles a dial that failed.
+fn dial_failed(sdc: &mut Sdc, now: Time, dial: DialId, out: &mut Effects) {
+    if sdc.mdm.finder.dialled(dial) {
+        sdc.mdm_lost(now, out);
+    } else if let Some((device, true)) = sdc.servers.dialled(dial) {
+        sdc.server_lost(now, device, out);
     }
 }

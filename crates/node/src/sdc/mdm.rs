@@ -7,13 +7,12 @@
 //! which is sent again after the answer. The header's `op`, which the answer repeats, tells them
 //! apart.
 
-use super::servers::refusing;
-use super::targets::seats;
+use super::servers::{self, refusing};
+use super::targets::{seats, shut};
 use super::{Link, Sdc};
 use crate::link::{Answer, MdmFinder, Welcomed, hello, send_control};
 use crate::mapview::{OF_BEFORE, knows_less, read_page};
 use crate::refusals::{MUTE, Reason, Writer};
-use alloc::vec::Vec;
 use base::time::Duration;
 use base::{ClusterId, Incarnation, Limits, LinkId, MapVersion, Mutant, SdcId, Time, mutant};
 use core::net::SocketAddr;
@@ -132,49 +131,6 @@ impl Sdc {
         self.mdm.finder.poll(now, &mut self.next_dial, out);
     }
 
-    /// Sends a heartbeat, if one is due.
-    pub(super) fn heartbeat(&mut self, now: Time, out: &mut Effects) {
-        let Some(link) = self.mdm.registered.filter(|_| self.mdm.heartbeat_at <= now) else {
-            return;
-        };
-        let ops = self.served;
-        let connections = self.targets.nbd_connections() as u32;
-        let iscsi_sessions = self.targets.iscsi_connections() as u32;
-        let held = self.client.held();
-        let attached = self.attached();
-        let refused_by = refusing(&self.servers);
-        let every = self.config.limits.heartbeat_every;
-        let hosts = self.targets.seats_hosts();
-        let (targets, unanswered) = (&self.targets, self.client.origins());
-        let counts = self.counters.report(
-            (now, every),
-            &self.map,
-            |link| targets.in_flight(link),
-            unanswered,
-            hosts.is_some(),
-        );
-        let heartbeat = Heartbeat {
-            hosts,
-            ops,
-            connections,
-            iscsi_sessions,
-            held,
-            attached,
-            refused_by,
-            counts,
-            ..Heartbeat::default()
-        };
-        send_control(link, &heartbeat, out);
-        self.mdm.heartbeat_at = now + every;
-    }
-
-    /// Returns the volumes that hosts, NBD clients or the program use, each once.
-    fn attached(&self) -> Vec<u32> {
-        let mut volumes = self.targets.attached();
-        volumes.extend(self.holds.volumes().map(|volume| volume.0));
-        volumes.into_iter().collect()
-    }
-
     pub(super) fn greet_mdm(&mut self, now: Time, link: LinkId, out: &mut Effects) {
         self.session += 1;
         let (id, incarnation) = self.me.unwrap_or_default();
@@ -266,7 +222,7 @@ impl Sdc {
                 // servers may have believed a stranger.
                 let superseded = refusal.code() == RefusalCode::Superseded;
                 if superseded && !mutant::on(Mutant::IgnoreSuccessor) {
-                    self.end(now, link, out);
+                    end(self, now, link, out);
                 }
                 if let Ok(leader) = refusal.leader.parse()
                     && !self.mdm.is_over()
@@ -277,17 +233,6 @@ impl Sdc {
             Answer::Wrong(_) => {}
         }
         answer.why(Writer::Sdc).map_or(Ok(()), |why| Err(why.into()))
-    }
-
-    /// Ends this client: all I/O, and all connections of hosts. Its process stays, as two processes
-    /// with one name would end each other for ever if something started them again.
-    fn end(&mut self, now: Time, link: LinkId, out: &mut Effects) {
-        self.client(now, out, |client, turn| client.superseded(turn));
-        if !self.mdm.is_over() {
-            self.mdm.over = Some(OVER.0);
-            out.note(Note::Refused { link, why: ENDED });
-            self.targets_shut(now, out);
-        }
     }
 
     fn mdm_welcome(
@@ -406,5 +351,44 @@ impl Sdc {
         self.mdm.out = Some(pull);
         let ask = MapPull { op: pull.op, have: self.map.version, wait: pull.parked };
         out.send(link.id, link.frame(ask, b""), Buf::EMPTY);
+    }
+}
+
+/// Sends a heartbeat, if one is due.
+pub(super) fn heartbeat(sdc: &mut Sdc, now: Time, out: &mut Effects) {
+    let Some(link) = sdc.mdm.registered.filter(|_| sdc.mdm.heartbeat_at <= now) else { return };
+    let mut attached = sdc.targets.attached();
+    attached.extend(sdc.holds.volumes().map(|volume| volume.0));
+    let every = sdc.config.limits.heartbeat_every;
+    let hosts = sdc.targets.seats_hosts();
+    let (targets, unanswered) = (&sdc.targets, sdc.client.origins());
+    let in_flight = |link| targets.in_flight(link);
+    let with_hosts = hosts.is_some();
+    let counts = sdc.counters.report((now, every), &sdc.map, in_flight, unanswered, with_hosts);
+    let heartbeat = Heartbeat {
+        hosts,
+        ops: sdc.served,
+        connections: sdc.targets.nbd_connections() as u32,
+        iscsi_sessions: sdc.targets.iscsi_connections() as u32,
+        held: sdc.client.held(),
+        attached: attached.into_iter().collect(),
+        refused_by: refusing(&sdc.servers),
+        counts,
+        ..Heartbeat::default()
+    };
+    send_control(link, &heartbeat, out);
+    sdc.mdm.heartbeat_at = now + every;
+}
+
+/// Ends this client: all I/O, the links to servers, and all connections of hosts. Its process
+/// stays, as two processes with one name would end each other for ever if something started them
+/// again.
+fn end(sdc: &mut Sdc, now: Time, link: LinkId, out: &mut Effects) {
+    sdc.client(now, out, |client, turn| client.superseded(turn));
+    if !sdc.mdm.is_over() {
+        sdc.mdm.over = Some(OVER.0);
+        out.note(Note::Refused { link, why: ENDED });
+        servers::end(sdc, now, out);
+        shut::shut(sdc, now, out);
     }
 }

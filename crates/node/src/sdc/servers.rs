@@ -28,38 +28,52 @@ pub(super) fn refusing(servers: &Servers) -> Vec<u32> {
     servers.iter().filter(|(_, s)| s.about.refused).map(|(device, _)| device.0).collect()
 }
 
+/// Dials a device if there is no link to it, because the client core has something to send.
+pub(super) fn want(sdc: &mut Sdc, now: Time, device: DeviceId, out: &mut Effects) {
+    sdc.servers.want(device, Server::default);
+    sdc.servers_changed(now, &[device], out);
+}
+
+/// Closes the links to all devices for good, as this client is over.
+pub(super) fn end(sdc: &mut Sdc, now: Time, out: &mut Effects) {
+    let all: Vec<DeviceId> = sdc.servers.iter().map(|(device, _)| device).collect();
+    for device in all {
+        sdc.drop_server(now, device, out);
+    }
+}
+
+/// Dials the devices that are due. A client that is over needs none.
+fn dial(sdc: &mut Sdc, now: Time, out: &mut Effects) {
+    let may = sdc.me.is_some() && !sdc.mdm.is_over();
+    sdc.servers.dial(now, &mut sdc.next_dial, |_, _| may, out);
+}
+
+/// Compares the link to a device with the map: the device may have moved, or have a new
+/// incarnation.
+fn locate(sdc: &mut Sdc, now: Time, device: DeviceId, out: &mut Effects) {
+    let Some(entry) = sdc.map.devices.get(&device) else { return };
+    let (address, up) = (entry.address.filter(|_| !entry.removed), entry.up);
+    let Some(server) = sdc.servers.get(device) else { return };
+    let moved = server.address() != address;
+    let life = server.about.life;
+    let known = life != Incarnation(0) && server.up().is_some();
+    let over = entry.incarnation > life || (entry.dead && entry.incarnation == life);
+    if moved || (known && over) {
+        sdc.drop_server(now, device, out);
+    }
+    if moved {
+        let callee = Callee::Device(device);
+        sdc.servers.locate(device, callee, address, &sdc.config.limits);
+    } else if let Some(server) = sdc.servers.change(device).filter(|_| up) {
+        server.hurry();
+    }
+}
+
 impl Sdc {
-    /// Dials a device if there is no link to it, because the client core has something to send.
-    pub(super) fn want_server(&mut self, now: Time, device: DeviceId, out: &mut Effects) {
-        self.servers.want(device, Server::default);
-        self.servers_changed(now, &[device], out);
-    }
-
-    /// Compares the link to a device with the map: the device may have moved, or have a new
-    /// incarnation.
-    fn locate_server(&mut self, now: Time, device: DeviceId, out: &mut Effects) {
-        let Some(entry) = self.map.devices.get(&device) else { return };
-        let (address, up) = (entry.address.filter(|_| !entry.removed), entry.up);
-        let Some(server) = self.servers.get(device) else { return };
-        let moved = server.address() != address;
-        let life = server.about.life;
-        let known = life != Incarnation(0) && server.up().is_some();
-        let over = entry.incarnation > life || (entry.dead && entry.incarnation == life);
-        if moved || (known && over) {
-            self.drop_server(now, device, out);
-        }
-        if moved {
-            let callee = Callee::Device(device);
-            self.servers.locate(device, callee, address, &self.config.limits);
-        } else if let Some(server) = self.servers.change(device).filter(|_| up) {
-            server.hurry();
-        }
-    }
-
     /// Compares the links to these devices with the map, which has changed.
     pub(super) fn servers_changed(&mut self, now: Time, devices: &[DeviceId], out: &mut Effects) {
         for device in devices {
-            self.locate_server(now, *device, out);
+            locate(self, now, *device, out);
         }
         self.dial_servers(now, out);
     }
@@ -70,8 +84,7 @@ impl Sdc {
         for link in self.servers.mute(now) {
             self.refuse(now, link, MUTE, out);
         }
-        let named = self.me.is_some();
-        self.servers.dial(now, &mut self.next_dial, |_, _| named, out);
+        dial(self, now, out);
     }
 
     /// Greets a device, unless the device has moved since the dial.
@@ -82,6 +95,7 @@ impl Sdc {
         link: LinkId,
         out: &mut Effects,
     ) {
+        let counts = counts && !self.mdm.is_over();
         let server = self.servers.change(device).filter(|_| counts);
         let Some((server, (sdc, incarnation))) = server.zip(self.me) else {
             return out.push(Effect::Close { link });
@@ -95,7 +109,7 @@ impl Sdc {
         };
         server.link_up(now, link, hello, out);
         self.links.insert(link, Link::Server(device));
-        self.servers.dial(now, &mut self.next_dial, |_, _| true, out);
+        dial(self, now, out);
     }
 
     /// Handles the end of the link to a device, or of a dial that failed.
@@ -103,7 +117,7 @@ impl Sdc {
         if let Some(server) = self.servers.change(device) {
             server.lost(now, out.prng());
         }
-        self.servers.dial(now, &mut self.next_dial, |_, _| true, out);
+        dial(self, now, out);
         self.client(now, out, |client, turn| client.link_down(device, turn));
     }
 
@@ -185,7 +199,7 @@ impl Sdc {
             Answer::Wrong(Wrong::Other) => self.mdm.want(newer),
             Answer::Wrong(_) => {}
         }
-        self.servers.dial(now, &mut self.next_dial, |_, _| true, out);
+        dial(self, now, out);
         answer.why(Writer::Sdc).map_or(Ok(()), |why| Err(why.into()))
     }
 }

@@ -13,7 +13,7 @@ mod nvme;
 mod past_sessions;
 mod reserve;
 pub(in crate::sdc) mod seats;
-mod shut;
+pub(in crate::sdc) mod shut;
 
 use super::counters::Arrival;
 use super::{ISCSI, Link, NBD, Origin, Sdc};

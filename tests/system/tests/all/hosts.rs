@@ -112,13 +112,14 @@ fn roles_run_from_their_files_and_a_later_process_takes_over() {
         let again = hosts.folder.join("nbd-again.sock");
         let other = format!("[\"unix:{}\"]", again.display());
         hosts.run("sdc", "sdc-again", &[("mdm", format!("[{mdm:?}]")), ("nbd", other)], "")?;
-        let said = || Ok(fs::read_to_string(hosts.folder.join("sdc.log"))?);
+        let said = || -> Result<String> { Ok(fs::read_to_string(hosts.folder.join("sdc.log"))?) };
         wait("the earlier client says what to do", secs(10), || {
-            Ok(said()?.contains("one of the two needs another `name`").then_some(()))
+            Ok(said()?.contains("this client is over: a newer process has its name").then_some(()))
         })?;
         ensure!(nbd.read(0, 4096).is_err(), "it serves nobody");
+        std::thread::sleep(secs(1));
         let lines = said()?.lines().count();
-        std::thread::sleep(secs(5));
+        std::thread::sleep(secs(4));
         ensure!(Nbd::connect(&socket, "v").is_err(), "it takes nobody");
         ensure!(said()?.lines().count() == lines, "{}", said()?);
         let mut nbd =

@@ -285,11 +285,11 @@ impl Targets for View<'_> {
     }
 
     fn closed(&self, _: &str, _: Option<&str>) -> Option<Closed> {
-        if self.hosts.stopping {
-            return Some(Closed::Stopping);
-        }
         if !self.ready {
             return Some(Closed::NotReady);
+        }
+        if self.hosts.stopping {
+            return Some(Closed::Stopping);
         }
         (self.hosts.memory >= self.limits.target_bytes).then_some(Closed::Full)
     }

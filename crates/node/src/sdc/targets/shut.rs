@@ -10,25 +10,23 @@ use alloc::vec::Vec;
 use base::{LinkId, Time};
 use seam::Effects;
 
-impl Sdc {
-    /// Closes all connections of hosts and NBD clients, and serves no new ones.
-    pub(in crate::sdc) fn targets_shut(&mut self, now: Time, out: &mut Effects) {
-        self.targets.shut = true;
-        let mut links: Vec<LinkId> = self.targets.sessions.keys().copied().collect();
-        links.sort_unstable();
-        for link in links {
-            self.target_close(now, link, None, out);
-        }
-        self.targets.iscsi_stop(); // a login does not wait for a newer map either
+/// Closes all connections of hosts and NBD clients, and serves no new ones.
+pub(in crate::sdc) fn shut(sdc: &mut Sdc, now: Time, out: &mut Effects) {
+    sdc.targets.shut = true;
+    let mut links: Vec<LinkId> = sdc.targets.sessions.keys().copied().collect();
+    links.sort_unstable();
+    for link in links {
+        sdc.target_close(now, link, None, out);
     }
+}
 
-    /// Ends what is left when the process stops, as soon as no iSCSI host is logged in. Gateways
-    /// that take over need not wait for the MDM to miss this one: it is told that no host is here.
-    pub(in crate::sdc) fn targets_stop(&mut self, now: Time, out: &mut Effects) {
-        if self.targets.iscsi_is_stopping() && !self.targets.shut && self.targets.iscsi_is_over() {
-            self.targets_shut(now, out);
-            self.run(now, out);
-        }
+/// Ends what is left when the process stops, as soon as no iSCSI host is logged in. Gateways that
+/// take over need not wait for the MDM to miss this one: it is told that no host is here.
+pub(in crate::sdc) fn stop(sdc: &mut Sdc, now: Time, out: &mut Effects) {
+    let targets = &sdc.targets;
+    if targets.iscsi_is_stopping() && !targets.shut && targets.iscsi_is_over() {
+        shut(sdc, now, out);
+        sdc.run(now, out);
     }
 }
 

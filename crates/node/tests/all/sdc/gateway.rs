@@ -6,7 +6,7 @@ use super::nbd_client::Client;
 use super::nvme_host::Queue;
 use super::seats::{HOST, NVME_HOST, answer_with, answering, give_and_tell, hosts_of, ms, nvme};
 use base::Limits;
-use seam::{Node as _, Note};
+use seam::{BlockKind, Node as _, Note};
 use target::nbd::proto::NBD_CMD_WRITE;
 
 #[test]
@@ -114,8 +114,12 @@ fn a_client_that_is_over_disconnects_everyone_says_so_once_and_serves_nobody() {
     let (admin, io) = nvme(&mut c);
     let nbd = Client::attached(&mut c, &Limits::SHIPPED);
     let stranger = Host::connect(&mut c);
+    c.ask(9, BlockKind::Read, 0, 512, &[]);
+    let servers = |c: &Cluster| (1..4).filter(|n| c.link_of(Who::Server(*n)).is_some()).count();
+    assert_ne!(servers(&c), 0);
     let link = c.link_of(Who::Mdm).unwrap();
     c.end(link);
+    assert_eq!(servers(&c), 0, "servers refuse it, too");
     for link in [a.link, admin.link, io.link, nbd.link, stranger.link] {
         assert!(!c.sdc.serves(link), "{link}");
     }
@@ -130,7 +134,7 @@ fn a_client_that_is_over_disconnects_everyone_says_so_once_and_serves_nobody() {
     c.pass(ms(300_000));
     let more = c.log.hellos.len() - hellos - dialled;
     assert!((9..=11).contains(&more), "{more} dials in five minutes");
-    assert_eq!(&c.log.notes[notes..], []);
+    assert_eq!((&c.log.notes[notes..], servers(&c)), (&[][..], 0));
     // Hosts are to come back later, as before the first map.
     assert_eq!(Host::connect(&mut c).log_in(&mut c, 2), 0x0301);
     let nqn = target::ident::nqn(base::ClusterId(9));
