@@ -396,7 +396,7 @@ pub enum Mutant {
     /// names its record.
     ForgetNamed,
     /// R19: a seat moves, and servers still accept what the host has sent through its former
-    /// gateway. (The tests of `mdm`.)
+    /// gateway.
     MoveUnfenced,
     /// R19: a seat is confirmed before every primary knows that it has moved. (The tests of
     /// `node`.)
@@ -406,9 +406,9 @@ pub enum Mutant {
     /// R19: a request of a host that has lost its seat gets the generation of the new map. (The
     /// tests of `node`.)
     RenewUnseated,
-    /// R19: a host that loses its permission keeps its seat. (The tests of `mdm`.)
+    /// R19: a host that loses its permission keeps its seat.
     KeepSeats,
-    /// R19: a gateway serves hosts to which the volume is not mapped. (The tests of `node`.)
+    /// R19: a gateway serves hosts to which the volume is not mapped.
     ServeStrangers,
     /// R16: the I/O queues of an NVMe controller stay when the link of its admin queue is gone.
     QueuesLive,
@@ -455,8 +455,8 @@ impl Mutant {
     ];
 
     /// The mutants that the tests of `node` have to catch (`crates/node/tests`): the simulator does
-    /// not create the situations in which they matter, or no judge of it sees their effect. (A plan
-    /// of the simulator catches `ReserveBlindly`, too.)
+    /// not create the situations in which they matter, or no judge of it sees their effect. (Plans
+    /// of the simulator catch `ReserveBlindly` and `ServeStrangers`, too.)
     pub const NODE: &[Mutant] = &[
         Mutant::AnyHeader,
         Mutant::NewerConfirms,
@@ -613,6 +613,9 @@ impl Mutant {
         Mutant::BelieveNewer,
         Mutant::ForgetNamed,
         Mutant::QueuesLive,
+        Mutant::KeepSeats,
+        Mutant::ServeStrangers,
+        Mutant::MoveUnfenced,
     ];
 }
 

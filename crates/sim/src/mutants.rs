@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Plans for mutants that only one seed in thousands meets. Hunts found them, and they are shrunk.
-const PLANS: [(Mutant, &str, &str); 39] = [
+const PLANS: [(Mutant, &str, &str); 42] = [
     (
         Mutant::MdmStaleAnswer,
         "answer-of-a-cut-off-leader",
@@ -150,6 +150,21 @@ const PLANS: [(Mutant, &str, &str); 39] = [
         Mutant::QueuesLive,
         "queue-that-outlives-its-controller",
         include_str!("../plans/queue-that-outlives-its-controller.plan"),
+    ),
+    (
+        Mutant::KeepSeats,
+        "write-of-an-unmapped-host",
+        include_str!("../plans/write-of-an-unmapped-host.plan"),
+    ),
+    (
+        Mutant::ServeStrangers,
+        "host-without-permission",
+        include_str!("../plans/host-without-permission.plan"),
+    ),
+    (
+        Mutant::MoveUnfenced,
+        "write-behind-a-moved-path",
+        include_str!("../plans/write-behind-a-moved-path.plan"),
     ),
     (Mutant::ReserveBlindly, "host-that-leaves", include_str!("../plans/host-that-leaves.plan")),
     (

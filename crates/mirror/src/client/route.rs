@@ -7,7 +7,7 @@
 use super::device::Device;
 use super::op::{self, Place};
 use super::request::WINDOW;
-use super::{Action, Client, Hangup, Leader, Op, Topology, Turn, Usable};
+use super::{Action, Client, Hangup, Leader, Op, Topology, Turn};
 use base::mutant::{self, Mutant};
 use base::{DeviceId, MapVersion, Time};
 use seam::{BlockError, BlockKind, Buf, ClientWrite};
@@ -266,11 +266,12 @@ impl<T: Copy> Client<T> {
     pub(super) fn review<M: Topology>(&mut self, key: u64, turn: &mut Turn<'_, M, T>) {
         let Some(op) = self.ops.get(key) else { return };
         let Some(request) = self.requests.get(op.request) else { return };
-        // A request under an ended permission is not sent under a later one (R8).
+        // A request under an ended permission is not sent under a later one (R8). After a recovery
+        // of the MDMs, a permission that goes on may have a lower generation than the lost ones
+        // told. (One that begins after the recovery has a higher one than these.)
         let usable = turn.map.volume(request.request.volume);
         let blind = mutant::on(Mutant::RenewEnded);
-        let goes_on = |v: &Usable| (v.since..=v.generation).contains(&request.generation);
-        let usable = usable.filter(|v| goes_on(v) || blind);
+        let usable = usable.filter(|v| v.since <= request.generation || blind);
         let Some(usable) = usable else {
             return self.finish(key, Err(BlockError::NoSuchVolume), turn);
         };

@@ -169,6 +169,8 @@ mod tests {
             cut: None,
             left: false,
             gone: None,
+            host: None,
+            barred: false,
             knew: None,
         }
     }

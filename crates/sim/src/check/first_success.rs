@@ -141,6 +141,8 @@ mod tests {
             cut: None,
             left: false,
             gone: None,
+            host: None,
+            barred: false,
             knew: Some(MapVersion(7)),
         }
     }

@@ -68,6 +68,8 @@ mod tests {
             knew: None,
             left: false,
             gone: None,
+            host: None,
+            barred: false,
         }
     }
 

@@ -241,7 +241,7 @@ impl Stage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{IoKind, Plan, Who};
+    use crate::plan::{IoKind, Plan};
     use crate::run;
     use crate::trace::Sink;
     use seam::BlockError;
@@ -260,8 +260,7 @@ mod tests {
         run::set_up(&mut stage).unwrap();
         stage.start_hosts();
         pass(&mut stage, 3000);
-        write(&mut stage);
-        assert_eq!(write(&mut stage), Some(Some(Ok(()))), "not the first one: unit attention");
+        assert!(is_served(&mut stage));
         stage
     }
 
@@ -277,6 +276,11 @@ mod tests {
         let any = [0, 1].repeat(8).into_iter().any(asked);
         pass(stage, 100);
         any.then(|| stage.history.ops[index].answer.map(|answer| answer.result))
+    }
+
+    /// Returns true if the host can write. Its first commands over a path may get unit attentions.
+    fn is_served(stage: &mut Stage) -> bool {
+        (0..8).any(|_| write(stage) == Some(Some(Ok(()))))
     }
 
     fn is_cut(stage: &Stage) -> bool {
@@ -305,8 +309,7 @@ mod tests {
                 stage.act(Action::Hosts(0, ALL));
                 assert!(!is_cut(&stage), "it may be there at any time from now on");
                 pass(&mut stage, 1000);
-                write(&mut stage);
-                assert_eq!(write(&mut stage), Some(Some(Ok(()))), "{host}");
+                assert!(is_served(&mut stage), "{host}");
             }
         }
     }
@@ -332,9 +335,7 @@ mod tests {
                 let moves = former != usize::from(path);
                 assert_eq!(cut, [0, 1].map(|of| moves && of == former), "{host}");
                 pass(&mut stage, 1000);
-                write(&mut stage);
-                write(&mut stage);
-                assert_eq!(write(&mut stage), Some(Some(Ok(()))), "{host}");
+                assert!(is_served(&mut stage), "{host}");
             }
         }
     }

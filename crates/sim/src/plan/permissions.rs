@@ -1,5 +1,5 @@
-//! Orders about hosts in a plan: volumes are mapped to hosts by name under load, and hosts are moved
-//! to their other gateways.
+//! Orders about hosts in a plan: volumes are mapped to hosts by name under load, and hosts are
+//! moved to their other gateways.
 
 use super::{Action, Plan, Timed, Who};
 use crate::admin::ALL;

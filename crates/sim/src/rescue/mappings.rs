@@ -1,7 +1,7 @@
-//! Judges which clients and hosts may use a volume after a recovery: those on the newest map that a server
-//! kept since the loss, or those on a newer map of a server that has died since, which may have
-//! reported it. If there is no such map, it is those in the log or backup with which the recovery
-//! began. Later orders may be undone by that.
+//! Judges which clients and hosts may use a volume after a recovery: those on the newest map that a
+//! server kept since the loss, or those on a newer map of a server that has died since, which may
+//! have reported it. If there is no such map, it is those in the log or backup with which the
+//! recovery began. Later orders may be undone by that.
 
 use crate::check::Failure;
 use crate::check::errors::User;

@@ -470,6 +470,20 @@ pub(crate) fn a_leave_that_ended_takes_its_requests_with_it_and_readers_write_no
     assert_eq!(rig.one().len(), 512);
 }
 
+/// Lost MDMs had raised the generation, and only clients have heard of that.
+#[test]
+fn a_permission_that_goes_on_under_a_lower_generation_after_a_recovery_keeps_its_requests() {
+    let mut rig = Rig::up(2);
+    rig.write(1, 0, &[1; 512]);
+    let first = rig.sent.remove(0);
+    assert_eq!(first.request().generation, 2);
+    rig.answer_with(&first, Status::Stale, b"", |h| h.map = MapVersion(6));
+    rig.new_map(|map| map.volumes.extend([(VOLUME, (16 * MIB, 1, 1))]));
+    assert!(rig.done.is_empty(), "it has lost nothing");
+    let again = rig.one();
+    assert_eq!((again.seq(), again.request().generation), (first.seq(), 1));
+}
+
 /// A reservation has taken access from others. This client's own permission goes on.
 #[test]
 fn a_permission_that_goes_on_under_a_higher_generation_keeps_its_requests_and_their_numbers() {
