@@ -346,13 +346,19 @@ impl Counters {
         volumes.sort_by_key(|(_, (counts, _))| Reverse(counts.total()));
         paths.sort_by_key(|(link, _, volume, counts, _)| (Reverse(counts.total()), *link, *volume));
         let room = ROOM[usize::from(with_hosts)] / 2;
-        let volumes = fitting(room, volumes.into_iter().map(|(id, (counts, outstanding))| {
-            let counts = Some(counts.message(outstanding));
-            VolumeCounts { volume: id.0, counts }
-        }));
-        let paths = fitting(room, paths.into_iter().map(|(link, path, volume, counts, outstanding)| {
-            path.message(link, volume, counts.message(outstanding))
-        }));
+        let volumes = fitting(
+            room,
+            volumes.into_iter().map(|(id, (counts, outstanding))| {
+                let counts = Some(counts.message(outstanding));
+                VolumeCounts { volume: id.0, counts }
+            }),
+        );
+        let paths = fitting(
+            room,
+            paths.into_iter().map(|(link, path, volume, counts, outstanding)| {
+                path.message(link, volume, counts.message(outstanding))
+            }),
+        );
         let entries = volumes.len() + paths.len();
         self.due = now + every * (entries / PER_INTERVAL) as u32;
         let (at_ms, left_out) = (now.0 / 1_000_000, (all - entries) as u32);
