@@ -268,6 +268,7 @@ mod tests {
             id: n,
             state: if n.is_multiple_of(2) { UpDown::Up } else { UpDown::Down },
             pid: n,
+            process_name: format!("c{n}"),
             nbd_uris: Vec::new(),
             iscsi_portals: Vec::new(),
             nvme_portals: Vec::new(),
