@@ -460,7 +460,9 @@ impl Queue {
         if let Some(cid) = self.forget(handle) {
             self.answer(cid, status, 0, turn);
         }
-        self.ask_more(turn);
+        if !self.asking.is_empty() {
+            self.ask_more(turn);
+        }
     }
 
     /// Removes a command and everything that it holds. Returns its id.
