@@ -460,9 +460,7 @@ impl Queue {
         if let Some(cid) = self.forget(handle) {
             self.answer(cid, status, 0, turn);
         }
-        if !self.asking.is_empty() {
-            self.ask_more(turn);
-        }
+        self.ask_more(turn);
     }
 
     /// Removes a command and everything that it holds. Returns its id.
