@@ -214,15 +214,6 @@ impl Sessions {
         self.permissions.iter().filter_map(over).collect()
     }
 
-    /// Returns when the command of a request arrived, if its session knows that.
-    fn since(&self, link: LinkId, tag: u64) -> Option<Time> {
-        match self.sessions.get(&link)? {
-            Session::Iscsi(iscsi) => iscsi.session.since(tag),
-            Session::Nvme(nvme) => nvme.session.since(tag),
-            Session::Nbd(_) => None,
-        }
-    }
-
     /// Returns the number of outstanding commands of a host.
     pub(super) fn in_flight(&self, link: LinkId) -> usize {
         match self.sessions.get(&link) {
@@ -402,18 +393,19 @@ impl Sdc {
         patience: Patience,
         out: &Effects,
     ) {
-        let within = patience.within;
-        let since = match patience.of_command {
-            true => self.targets.since(link, tag).unwrap_or(now),
-            false => now,
-        };
+        let (within, volume) = (patience.within, request.volume);
+        let session = self.targets.sessions.get_mut(&link);
+        let (since, is_seated) =
+            session.map(|of| (of.since(tag), of.is_seated(volume))).unwrap_or_default();
+        let since = since.unwrap_or(now);
         // Sessions of iSCSI and NVMe divide long writes.
         let first = !patience.of_command || target::is_first(tag);
         let arrival = Arrival::new(now, &request, first);
         let waiting = Waiting { link, tag, request, arrival, since, within };
-        match self.targets.is_seated(&self.map, link, waiting.request.volume) {
-            true => pass(self, now, waiting, out),
-            false => self.targets.crowded[UNSEATED].push_back(waiting),
+        if is_seated || self.targets.find_seat(&self.map, link, volume) {
+            pass(self, now, waiting, out);
+        } else {
+            self.targets.crowded[UNSEATED].push_back(waiting);
         }
     }
 
@@ -700,6 +692,16 @@ impl Session {
                 Patience { within, of_command: true }
             }
             Session::Nbd(_) => Patience { within: own, of_command: false },
+        }
+    }
+
+    /// Returns when the command of a request arrived, if the session knows that.
+    #[inline]
+    fn since(&self, tag: u64) -> Option<Time> {
+        match self {
+            Session::Iscsi(iscsi) => iscsi.session.since(tag),
+            Session::Nvme(nvme) => nvme.session.since(tag),
+            Session::Nbd(_) => None,
         }
     }
 

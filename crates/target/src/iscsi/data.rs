@@ -37,7 +37,7 @@ impl Full {
         let found = if unsolicited { self.tasks.find(common.itt) } else { Some(out.ttt) };
         let task = found.and_then(|handle| Some((handle, self.tasks.get(handle)?)));
         let (handle, end) = match task {
-            Some((handle, task)) if task.itt == common.itt => match task.flow {
+            Some((handle, task)) if task.common.itt == common.itt => match task.flow {
                 Flow::Unsolicited(end) if unsolicited => (handle, end),
                 Flow::Burst(end) if !unsolicited => (handle, end),
                 _ => return turn.close(Some("sent data that was not requested")),
@@ -78,8 +78,8 @@ impl Full {
         }
     }
 
-    /// Records that no more unsolicited data comes, and continues the command. A read begins now or
-    /// waits for credit: its data need not wait for the host when it comes.
+    /// Records that no more unsolicited data comes, and continues the command. A read begins now,
+    /// or waits for credit: its data need not wait for the host when it comes.
     #[inline]
     pub(crate) fn end_unsolicited(&mut self, handle: u32, turn: &mut Turn<'_>) {
         let Some(task) = self.tasks.get(handle) else { return };

@@ -357,7 +357,7 @@ impl Full {
     #[inline(always)]
     pub(crate) fn forget(&mut self, handle: u32, turn: &mut Turn<'_>) -> Option<(u32, u32)> {
         let task = self.tasks.get(handle)?;
-        if !task.immediate {
+        if !task.common.immediate {
             turn.wire.ended();
         }
         self.places.give_back(task.asked);
@@ -368,7 +368,7 @@ impl Full {
             Step::Read(_) => self.credit.read_done(task.outstanding),
             _ => self.credit.give_back(task.outstanding),
         }
-        let told = (task.itt, task.r2t_sn);
+        let told = (task.common.itt, task.r2t_sn);
         self.tasks.remove(handle);
         Some(told)
     }

@@ -114,7 +114,7 @@ impl Full {
 
     fn abort_task(&mut self, common: &Common, request: &Management, turn: &mut Turn<'_>) -> u8 {
         if let Some(handle) = self.tasks.find(request.task) {
-            let sn = self.tasks.get(handle).map(|task| task.cmd_sn);
+            let sn = self.tasks.get(handle).map(|task| task.common.cmd_sn);
             if sn != Some(request.task_sn) {
                 return FUNCTION_REJECTED; // another command has the tag now
             }
@@ -137,7 +137,7 @@ impl Full {
     fn abort(&mut self, handle: u32, turn: &mut Turn<'_>) {
         let Some(task) = self.tasks.abort(handle) else { return };
         if matches!(task.flow, Flow::Unsolicited(_) | Flow::Burst(_)) {
-            self.strays.add(task.itt);
+            self.strays.add(task.common.itt);
         }
         if let (Step::Answer(answer), Some(device)) = (&task.step, &mut self.device) {
             device.take_back(answer);

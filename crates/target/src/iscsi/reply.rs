@@ -116,7 +116,8 @@ impl Reply {
 
     /// Asks for `len` bytes of data of a command.
     pub(crate) fn r2t(of: &Task, ttt: u32, len: u32) -> Reply {
-        let reply = Reply::new(R2T, FINAL, of.itt).put(8, &of.lun.to_be_bytes());
+        let Common { itt, lun, .. } = of.common;
+        let reply = Reply::new(R2T, FINAL, itt).put(8, &lun.to_be_bytes());
         let reply = reply.u32(20, ttt).u32(36, of.r2t_sn);
         Reply { counts: false, ..reply.u32(40, of.received).u32(44, len) }
     }

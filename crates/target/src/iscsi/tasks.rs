@@ -32,14 +32,8 @@ pub(crate) enum Flow {
 // Large: everything about a command is in its one place of the table.
 #[derive(Debug)]
 pub(crate) struct Task {
-    /// The initiator's tag.
-    pub(crate) itt: u32,
-    /// The logical unit number, as it was given.
-    pub(crate) lun: u64,
-    /// The number of the command (CmdSN).
-    pub(crate) cmd_sn: u32,
-    /// The command is immediate: the command window does not count it.
-    pub(crate) immediate: bool,
+    /// The common fields of its PDU.
+    pub(crate) common: Common,
     /// The last tick before it arrived; `None` before the session's first tick.
     pub(crate) since: Option<Time>,
     /// What the command does now. An answer waits until the initiator has sent all its unsolicited
@@ -83,10 +77,7 @@ impl Task {
     #[inline]
     pub(crate) fn new(common: &Common, since: Option<Time>, step: Step, unsolicited: u32) -> Task {
         Task {
-            itt: common.itt,
-            lun: common.lun,
-            cmd_sn: common.cmd_sn,
-            immediate: common.immediate,
+            common: *common,
             since,
             wants: wants(&step),
             step,
@@ -288,7 +279,7 @@ impl Tasks {
 
     /// Returns the number of immediate commands. Few initiators send any.
     pub(crate) fn immediate(&self) -> usize {
-        self.all().filter(|task| task.immediate).count()
+        self.all().filter(|task| task.common.immediate).count()
     }
 }
 

@@ -397,6 +397,7 @@ impl Drop for Files {
     }
 }
 
+// Long: one mount, and what programs do with it.
 #[test]
 // Long: one step after the other with the same files.
 fn volumes_are_files_with_holes() {

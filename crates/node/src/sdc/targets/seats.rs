@@ -404,16 +404,10 @@ impl Sessions {
         self.seats.elsewhere.retain(|(id, of), _| of != host || is_path(*id));
     }
 
-    /// Returns true if the host of this session has a confirmed seat here. Else this gateway asks
-    /// for the seat.
-    #[inline]
-    pub(super) fn is_seated(&mut self, map: &MapView, link: LinkId, volume: VolumeId) -> bool {
-        let known = self.sessions.get_mut(&link).is_some_and(|session| session.is_seated(volume));
-        known || self.find_seat(map, link, volume)
-    }
-
+    /// Returns true if the host of this session has a confirmed seat here, though its session does
+    /// not know that. Else this gateway asks for the seat.
     #[cold]
-    fn find_seat(&mut self, map: &MapView, link: LinkId, volume: VolumeId) -> bool {
+    pub(super) fn find_seat(&mut self, map: &MapView, link: LinkId, volume: VolumeId) -> bool {
         match self.place(map, link, volume) {
             Place::Seated => {
                 let list = self.sessions.get_mut(&link).and_then(Session::seated_mut);
@@ -512,7 +506,7 @@ impl Sessions {
 impl Session {
     /// Returns true if its host is known to have a confirmed seat for this volume.
     #[inline]
-    fn is_seated(&mut self, volume: VolumeId) -> bool {
+    pub(super) fn is_seated(&mut self, volume: VolumeId) -> bool {
         match self {
             Session::Nbd(_) => true, // it has no host
             Session::Iscsi(iscsi) => iscsi.seated.contains(&volume),
