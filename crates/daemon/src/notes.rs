@@ -311,6 +311,14 @@ fn tell(note: Note) -> Telling {
                  wait for a device that is away. `gabion volume damage NAME` shows the bytes"
             ),
         ),
+        Note::Over => told(
+            "ends of this client",
+            String::from(
+                "this client is over: a newer process has its name, and one of the two needs \
+                 another `name`; or it was removed with `gabion sdc remove`. All hosts are \
+                 disconnected, and none is served. Start this process again when that is settled",
+            ),
+        ),
         Note::Recovering { number } => told(
             "recoveries",
             format!(

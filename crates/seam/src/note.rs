@@ -69,6 +69,8 @@ pub enum Note {
         /// Number of groups.
         groups: u32,
     },
+    /// This data client is over: a newer process has its name, or it was removed.
+    Over,
     /// By an operator's order this MDM continues without the others, and queries the servers.
     Recovering {
         /// Number of recoveries of this cluster, including this one.

@@ -29,11 +29,6 @@ use wire::{Frame, Header, PeerLink};
 const AGAIN: Duration = Duration::from_secs(1);
 /// The first and the longest pause between two dials of a process that is over.
 const OVER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// The last note of a process that is over about its link to the MDM.
-const ENDED: &str = "this client is over: a newer process has its name, and one of the two needs \
-                     another `name`; or it was removed with `gabion sdc remove`. All hosts are \
-                     disconnected, and none is served. Start this process again when that is \
-                     settled";
 
 /// The link to the MDM.
 #[derive(Debug)]
@@ -222,7 +217,7 @@ impl Sdc {
                 // servers may have believed a stranger.
                 let superseded = refusal.code() == RefusalCode::Superseded;
                 if superseded && !mutant::on(Mutant::IgnoreSuccessor) {
-                    end(self, now, link, out);
+                    end(self, now, out);
                 }
                 if let Ok(leader) = refusal.leader.parse()
                     && !self.mdm.is_over()
@@ -383,11 +378,11 @@ pub(super) fn heartbeat(sdc: &mut Sdc, now: Time, out: &mut Effects) {
 /// Ends this client: all I/O, the links to servers, and all connections of hosts. Its process
 /// stays, as two processes with one name would end each other for ever if something started them
 /// again.
-fn end(sdc: &mut Sdc, now: Time, link: LinkId, out: &mut Effects) {
+fn end(sdc: &mut Sdc, now: Time, out: &mut Effects) {
     sdc.client(now, out, |client, turn| client.superseded(turn));
     if !sdc.mdm.is_over() {
         sdc.mdm.over = Some(OVER.0);
-        out.note(Note::Refused { link, why: ENDED });
+        out.note(Note::Over);
         servers::end(sdc, now, out);
         shut::shut(sdc, now, out);
     }

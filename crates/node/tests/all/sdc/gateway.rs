@@ -124,8 +124,7 @@ fn a_client_that_is_over_disconnects_everyone_says_so_once_and_serves_nobody() {
         assert!(!c.sdc.serves(link), "{link}");
     }
     let (notes, hellos) = (c.log.notes.len(), c.log.hellos.len());
-    let is_over = |why: &str| why.starts_with("this client is over");
-    let over = |note: &Note| matches!(note, Note::Refused { why, .. } if is_over(why));
+    let over = |note: &Note| *note == Note::Over;
     assert_eq!(c.log.notes.iter().filter(|note| over(note)).count(), 1);
     // It goes on asking, more and more seldom, and says nothing about that.
     c.pass(ms(60_000));
