@@ -5,7 +5,7 @@ mod activate;
 mod cluster;
 mod counters;
 mod gateway;
-mod hosts;
+pub(crate) mod hosts;
 mod iscsi;
 mod iscsi_host;
 pub(crate) mod links;
