@@ -9,6 +9,8 @@ mod multipath;
 mod nvme;
 mod orders;
 mod play;
+#[cfg(test)]
+mod testing;
 
 pub use play::Initiator;
 

@@ -611,31 +611,14 @@ impl Stage {
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::{self, pass};
     use super::*;
-    use crate::plan::Plan;
-    use crate::run;
-    use crate::trace::Sink;
-
-    /// Token of the tests' own alarms.
-    const OVER: u64 = 77;
 
     /// Returns a stage with one volume, two clients and this host, which is logged in.
     fn stage(host: &str) -> Stage {
-        let text = format!(
-            "gabion-plan 1\nsds 2\nclients 2\nvolume 1\ncapacity 8\ndepth 8\nlength 1.0\nhost {host}"
-        );
-        let plan: Plan = text.parse().unwrap();
-        let mut stage = Stage::new(&plan, Sink::Off);
-        run::set_up(&mut stage).unwrap();
-        stage.start_hosts();
-        pass(&mut stage, 3000);
+        let stage = testing::stage(host);
         assert_eq!(stage.hosts[0].is_up(), [true; 2]);
         stage
-    }
-
-    fn pass(stage: &mut Stage, ms: u64) {
-        stage.world.alarm(stage.world.now() + Duration::from_millis(ms), OVER);
-        while stage.step().unwrap() != Some(OVER) {}
     }
 
     /// Lets a host write over a path. Returns the result, if there is an answer.
