@@ -151,6 +151,14 @@ impl<S: UnitStore> Mirror<S> {
         }
     }
 
+    /// Tells the secondaries and the unit store now which writes all replicas have. Otherwise they
+    /// learn that with the next beacon. Call it before the process ends, so that these writes are
+    /// not copied again after its next start.
+    pub fn tell_news(&mut self, out: &mut Effects) {
+        self.shard.unsent.tell_commits(&mut self.shard.replicas, &self.shard.windows, out);
+        self.shard.tell_clean();
+    }
+
     // ---- the cluster ----
 
     /// Sets the map version at which the MDM named this incarnation. Earlier incarnations of this

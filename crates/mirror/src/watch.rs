@@ -30,8 +30,7 @@ impl<S: UnitStore> Mirror<S> {
         if due.is_empty() {
             return;
         }
-        self.shard.unsent.tell_commits(&mut self.shard.replicas, &self.shard.windows, out);
-        self.shard.tell_clean();
+        self.tell_news(out);
         self.flows.repairs.fetch_again(&self.shard, now, None, out);
         self.flows.peers.cut_stalled(&mut self.shard, now, out);
         self.flows.clients.lost_blocks.drop_zeros();

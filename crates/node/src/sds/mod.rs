@@ -327,6 +327,7 @@ impl Sds {
     /// Waits until running jobs have ended and the log is empty, and then ends.
     fn shut_down(&mut self, now: Time, out: &mut Effects) {
         let Some(mirror) = &mut self.mirror else { return self.end(Note::Stopped, out) };
+        mirror.tell_news(out);
         mirror.flush(now, out);
         let over = match mirror.store_mut() {
             Device::Memory(_) => true,

@@ -192,19 +192,39 @@ fn more_units_may_be_in_flight_than_one_change_names() {
     assert_eq!((pair.replies.len(), pair.mirrors[0].in_flight()), (9000, 0));
 }
 
-#[test]
-fn a_write_that_both_copies_have_is_settled_in_both_logs_soon() {
+/// Creates two durable devices that have settled.
+fn durable() -> Pair {
     let mut pair = Pair::new([4, 4]);
     for i in 0..2 {
         let (me, media) = (DeviceId(i as u32 + 1), Memory { kept: true, ..Memory::room(4) });
         pair.mirrors[i] = Mirror::new(me, Incarnation(7), Limits::TEST_MIN, media, Time::ZERO);
     }
-    let mut pair = settle(pair);
+    settle(pair)
+}
+
+#[test]
+fn a_write_that_both_copies_have_is_settled_in_both_logs_soon() {
+    let mut pair = durable();
     assert_eq!(pair.write(0, 2, 7), Some(Status::Ok));
     // Any record after the write says that it arrived whole: from then on damage is damage.
     pair.wait(1000);
     for mirror in &pair.mirrors {
         assert_eq!(mirror.store().clean, BlockSet::from_range(2..3));
+    }
+}
+
+/// Otherwise these blocks would be copied again after the next start.
+#[test]
+fn before_servers_end_their_stores_learn_which_blocks_are_clean() {
+    for tell in [false, true] {
+        let mut pair = durable();
+        assert_eq!(pair.write(0, 2, 7), Some(Status::Ok));
+        for end in [0, 1].into_iter().filter(|_| tell) {
+            pair.mirrors[end].tell_news(&mut pair.outs[end]);
+            pair.run();
+        }
+        let clean = if tell { BlockSet::from_range(2..3) } else { BlockSet::EMPTY };
+        assert_eq!(pair.mirrors.each_ref().map(|m| m.store().clean), [clean; 2]);
     }
 }
 
