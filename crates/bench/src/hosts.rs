@@ -3,11 +3,14 @@
 //! the data client that serves them can be compared.
 //!
 //! `nbd`, `iscsi` and `nvme` are the protocols: they make and read frames. The node here has the
-//! requests, as [`crate::load`] has them for a data client.
+//! requests, as [`crate::load`] has them for a data client. [`local`] loads NBD over a unix socket,
+//! and the virtio disk of a virtual machine (`vhost`).
 
 mod iscsi;
+pub mod local;
 mod nbd;
 mod nvme;
+mod vhost;
 
 use crate::cpu::Processes;
 use crate::figures::{Figures, measure};
@@ -15,7 +18,7 @@ use crate::interrupt;
 use crate::load::Shared;
 use crate::tally::{Side, Tally};
 use crate::workload::{Requests, Workload};
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use base::crc::crc32c;
 use base::{LinkId, Time};
 use rt::{RtError, Stop};
@@ -28,6 +31,7 @@ use std::time::{Duration, Instant};
 pub use iscsi::Iscsi;
 pub use nbd::Nbd;
 pub use nvme::Nvme;
+pub use vhost::Vhost;
 
 /// How long the first answer may take.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -272,11 +276,7 @@ pub fn load<P: Protocol>(
     processes: &Processes,
     window: Duration,
 ) -> Result<Figures> {
-    let seed = daemon::random()?;
-    let Some(requests) = Requests::new(Workload::Randrw, work.mix, work.block, size, (0, 1), seed)
-    else {
-        bail!("a volume of {size} bytes has no room for a request of {} bytes", work.block);
-    };
+    let requests = requests(size, work)?;
     let shared = Arc::new(Shared::default());
     let (tell, stop) = (shared.clone(), Stop::new());
     let halt = stop.clone();
@@ -302,7 +302,26 @@ pub fn load<P: Protocol>(
     let thread = std::thread::Builder::new()
         .name("host".into())
         .spawn(move || shard.run(vec![node()], &halt, |_, _, _| {}))?;
-    let mut running = Running { stop, shared, thread: Some(thread) };
+    figures(title, Running { stop, shared, thread: Some(thread) }, work, processes, window)
+}
+
+/// Returns random requests to a volume of `size` bytes.
+fn requests(size: u64, work: Work) -> Result<Requests> {
+    let seed = daemon::random()?;
+    let made = Requests::new(Workload::Randrw, work.mix, work.block, size, (0, 1), seed);
+    made.with_context(|| {
+        format!("a volume of {size} bytes has no room for a request of {} bytes", work.block)
+    })
+}
+
+/// Measures a load that has been started, and ends it.
+fn figures(
+    title: &str,
+    mut running: Running,
+    work: Work,
+    processes: &Processes,
+    window: Duration,
+) -> Result<Figures> {
     running.wait_begun()?;
     let counters = [running.shared.counters.clone()];
     let window = measure(title, &counters, processes, window, || running.check())?;

@@ -42,7 +42,7 @@ enum Phase {
 }
 
 /// Splits the server's stream.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct NbdReplies {
     phase: Phase,
     block: u32,

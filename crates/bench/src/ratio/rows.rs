@@ -50,6 +50,8 @@ pub const NBD: Target = at_most(1.5, 1.2);
 const HOST: Target = at_most(1.15, 1.08);
 /// The same with digests of heads and data.
 const HOST_DIGESTS: Target = at_most(1.25, 1.15);
+/// Over the cost of NBD over a unix socket.
+const LOCAL: Target = at_most(0.9, 0.8);
 
 /// A protocol that is compared with NBD.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,6 +60,8 @@ pub enum HostProtocol {
     Iscsi,
     /// NVMe/TCP.
     Nvme,
+    /// A virtio disk (vhost-user).
+    Vhost,
 }
 
 impl HostProtocol {
@@ -66,11 +70,13 @@ impl HostProtocol {
         match self {
             HostProtocol::Iscsi => "iSCSI",
             HostProtocol::Nvme => "NVMe/TCP",
+            HostProtocol::Vhost => "virtio disk",
         }
     }
 }
 
-/// A row that compares a protocol with NBD, both over TCP and loaded by hosts of our own.
+/// A row that compares a protocol with NBD, both over TCP and loaded by hosts of our own. A virtio
+/// disk is compared with NBD over a unix socket.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct HostRow {
     /// Its name.
@@ -113,6 +119,11 @@ const ISCSI: [HostRow; 4] =
     host_rows(HostProtocol::Iscsi, ["iscsi-read", "iscsi-mixed", "iscsi-digests", "iscsi-latency"]);
 const NVME: [HostRow; 4] =
     host_rows(HostProtocol::Nvme, ["nvme-read", "nvme-mixed", "nvme-digests", "nvme-latency"]);
+const VHOST: [HostRow; 2] = {
+    let names = ["vhost-read", "vhost-mixed", "", ""];
+    let [read, mixed, ..] = host_rows(HostProtocol::Vhost, names);
+    [HostRow { target: LOCAL, ..read }, HostRow { target: LOCAL, ..mixed }]
+};
 
 /// The figure that a row compares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -330,7 +341,7 @@ impl Plan {
                 });
             }
         }
-        let hosts = [ISCSI, NVME].concat();
+        let hosts = [&ISCSI[..], &NVME, &VHOST].concat();
         Plan { pairs, growths, idle: true, nbd: true, hosts, only: Vec::new() }
     }
 
