@@ -126,7 +126,9 @@ fn wrong_orders_about_hosts_are_refused_with_words() {
     let refused = |result: Result<(), Refused>| result.unwrap_err().to_string();
     assert!(refused(map(&mut s, &[(A, ReadWrite)], false)).contains("is mapped to all hosts"));
     assert!(refused(unmap(&mut s, &[A])).contains("is mapped to all hosts"));
-    for name in ["db1", "iqn.", "iqn.a b", "iqn.a\nb", &format!("iqn.{}", "x".repeat(220))] {
+    for name in
+        ["db1", "iqn.", "iqn.a b", "iqn.a\nb", "iqn.\u{202e}b", &format!("iqn.{}", "x".repeat(220))]
+    {
         let wrong = map(&mut s, &[(name, ReadWrite)], true);
         let is_fine = name == "iqn.";
         assert_eq!(wrong.is_ok(), is_fine, "{name}: {wrong:?}");
