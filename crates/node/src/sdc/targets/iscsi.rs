@@ -481,17 +481,31 @@ impl Sessions {
 }
 
 impl Sdc {
-    /// Ends the requests of a command. A request that has already reached a primary takes effect
-    /// before any later request, or never.
-    pub(super) fn iscsi_withdraw(&mut self, now: Time, link: LinkId, tag: u64, out: &mut Effects) {
-        self.targets.reserve_forget((now, self.mdm.link()), (link, Some(tag)), out);
-        let same = |of: LinkId, other: u64| of == link && other as u32 == tag as u32;
+    /// Ends the requests of commands. A request that has already reached a primary takes effect
+    /// before any later request, or never. The requests of all sessions are looked at once, not
+    /// once for each command. So a reset costs no more than the end of the sessions whose commands
+    /// it ends.
+    pub(super) fn iscsi_withdraw(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        mut tags: Vec<u64>,
+        out: &mut Effects,
+    ) {
+        for tag in &tags {
+            self.targets.reserve_forget((now, self.mdm.link()), (link, Some(*tag)), out);
+        }
+        tags.sort_unstable_by_key(|tag| *tag as u32);
+        let same = |of: LinkId, other: u64| {
+            of == link && tags.binary_search_by_key(&(other as u32), |tag| *tag as u32).is_ok()
+        };
         for queue in &mut self.targets.crowded {
             queue.retain(|waiting| !same(waiting.link, waiting.tag));
         }
         let gone = |origin| matches!(origin, Origin::Target { link, tag, .. } if same(link, tag));
         self.client(now, out, |client, turn| client.forget(gone, turn));
-        self.targets.calls.push_back((link, Call::Withdrawn(tag)));
+        let calls = tags.into_iter().map(|tag| (link, Call::Withdrawn(tag)));
+        self.targets.calls.extend(calls);
     }
 
     /// Ends the session that a host had before it logged in with this one. Both may have the same
