@@ -82,6 +82,7 @@ fn a_heartbeat_is_short_enough_whatever_the_names_of_hosts() {
     c.pass(ms(500));
     let told = c.log.sessions.len();
     assert!((1000..1200).contains(&told), "{told}");
+    assert_eq!(c.log.hosts_left_out as usize, 1401 - told, "and the MDM knows that");
     assert!(c.log.longest_beat < 512 << 10, "{}", c.log.longest_beat);
     let is_told = |c: &Cluster, host: &str| c.log.sessions.contains(&(VOLUME.0, host.into()));
     assert!(is_told(&c, HOST));
