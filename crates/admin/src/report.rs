@@ -196,6 +196,8 @@ pub struct Sdc {
     pub iscsi_sessions: u32,
     /// Volumes and paths that are missing in the lists of counts, because there are too many.
     pub counts_left_out: u32,
+    /// Connected hosts that the MDM was not told of, because there are too many.
+    pub hosts_left_out: u32,
     /// Devices that refuse this client. Its I/O to groups that they lead waits.
     pub refused_by: Vec<u32>,
     /// Its build; `None` until it has reported it.
@@ -348,6 +350,7 @@ impl Report {
                 nbd_connections: s.connections,
                 iscsi_sessions: s.iscsi_sessions,
                 counts_left_out: s.counts.as_ref().map_or(0, |counts| counts.left_out),
+                hosts_left_out: s.hosts_left_out,
                 refused_by: s.refused_by.clone(),
                 build: s.build.as_ref().map(Build::from),
             })

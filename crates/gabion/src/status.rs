@@ -98,7 +98,7 @@ const NAMES: usize = 8;
 
 /// Number of failed volumes that get a line each.
 const VOLUMES: usize = 8;
-/// Up to this many clients get a line each; beyond it, only those that a device refuses.
+/// Up to this many clients get a line each; beyond it, only those with a problem.
 const CLIENTS: usize = 8;
 
 /// Formats how many block clients are connected.
@@ -132,7 +132,8 @@ fn clients(sdcs: &[Sdc]) -> String {
              (`gabion sdc list` names them)"
         );
     }
-    for sdc in sdcs.iter().filter(|sdc| !many || !sdc.refused_by.is_empty()) {
+    let has_problem = |sdc: &Sdc| !sdc.refused_by.is_empty() || sdc.hosts_left_out > 0;
+    for sdc in sdcs.iter().filter(|sdc| !many || has_problem(sdc)) {
         let _ = writeln!(
             page,
             "SDC  {}  {}  pid {}  {}{}",
@@ -148,6 +149,13 @@ fn clients(sdcs: &[Sdc]) -> String {
                 page,
                 "     REFUSED by {}: its I/O to them waits; its log says why",
                 devices.join(", ")
+            );
+        }
+        if sdc.hosts_left_out > 0 {
+            let _ = writeln!(
+                page,
+                "     NOT TOLD of {} hosts: its list for the MDM is full, and their seats may move",
+                sdc.hosts_left_out
             );
         }
     }
@@ -276,6 +284,7 @@ mod tests {
             nbd_connections: 1,
             iscsi_sessions: n % 2,
             counts_left_out: 0,
+            hosts_left_out: 0,
             build: None,
             refused_by: if refused { vec![3] } else { Vec::new() },
         }
@@ -293,6 +302,16 @@ mod tests {
             "{page}"
         );
         assert!(lines[1].starts_with("SDC  c7  down") && lines[2].contains("REFUSED by dev3"));
+        assert_eq!(lines.len(), 3, "{page}");
+    }
+
+    #[test]
+    fn a_client_whose_list_of_hosts_is_cut_says_so() {
+        let mut many: Vec<Sdc> = (0..100).map(|n| client(n, false)).collect();
+        many[6].hosts_left_out = 17;
+        let page = clients(&many);
+        let lines: Vec<&str> = page.lines().collect();
+        assert!(lines[1].starts_with("SDC  c6  up") && lines[2].contains("of 17 hosts"), "{page}");
         assert_eq!(lines.len(), 3, "{page}");
     }
 }

@@ -4,6 +4,7 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::SdcId;
+use target::ident::is_visible;
 use wire::control::SeatInfo;
 
 /// The most seats of one volume. Not a field of `Limits`, because all MDMs must apply the same
@@ -50,7 +51,7 @@ pub fn is_host_name(name: &str) -> bool {
 /// Returns true if this has the form of a name of an iSCSI initiator or an NVMe host.
 pub(crate) fn is_iscsi_or_nvme_name(name: &str) -> bool {
     let known = ["iqn.", "eui.", "naa.", "nqn."].iter().any(|kind| name.starts_with(kind));
-    known && is_host_name(name) && name.chars().all(|c| !c.is_control() && !c.is_whitespace())
+    known && is_host_name(name) && is_visible(name)
 }
 
 /// Returns true if a volume of this generation may have these seats.

@@ -267,6 +267,7 @@ fn sdc(
         uris: s.uris.clone(),
         connections: beat.map_or(0, |h| h.connections),
         iscsi_sessions: beat.map_or(0, |h| h.iscsi_sessions),
+        hosts_left_out: beat.map_or(0, |h| h.hosts_left_out),
         held: beat.map_or(0, |h| h.held),
         refused_by: beat.map_or_else(Vec::new, |h| h.refused_by.clone()),
         build: seen.and_then(|s| s.build.clone()),

@@ -9,6 +9,7 @@ use alloc::format;
 use alloc::string::String;
 use base::{ClusterId, VolumeId};
 use core::fmt::Write;
+use core::ops::RangeInclusive;
 
 /// The naming authority of iSCSI names, unless the configuration has another one.
 pub const AUTHORITY: &str = "iqn.2026-11.io.github.gabion";
@@ -27,18 +28,50 @@ pub const ISCSI_NAME_MAX: usize = 223;
 /// No name is one of both protocols. A host is its name, whatever it speaks: with the name of a
 /// host of the other protocol it could take that host's seats, without its secret.
 pub(crate) fn is_iscsi_name(name: &str) -> bool {
-    is_printable(name) && name.len() <= ISCSI_NAME_MAX && !name.starts_with("nqn.")
+    is_visible(name) && name.len() <= ISCSI_NAME_MAX && !name.starts_with("nqn.")
 }
 
 /// Returns true if an NVMe host or subsystem may have this name. It is not one of iSCSI.
 pub(crate) fn is_nvme_name(name: &str) -> bool {
-    is_printable(name) && !["iqn.", "eui.", "naa."].iter().any(|of| name.starts_with(of))
+    is_visible(name) && !["iqn.", "eui.", "naa."].iter().any(|of| name.starts_with(of))
 }
 
-/// Returns true if a name can be shown to people: it is not empty, and has no characters that
-/// control a terminal or end a line. No host needs such a name (RFC 3722 6.1).
-fn is_printable(name: &str) -> bool {
-    !name.is_empty() && !name.chars().any(char::is_control)
+/// Characters that people do not see, or that change how they see others: Unicode's category Cf,
+/// and characters that are ignored where a font does not have them.
+const UNSEEN: [RangeInclusive<char>; 25] = [
+    '\u{ad}'..='\u{ad}',
+    '\u{34f}'..='\u{34f}',
+    '\u{600}'..='\u{605}',
+    '\u{61c}'..='\u{61c}',
+    '\u{6dd}'..='\u{6dd}',
+    '\u{70f}'..='\u{70f}',
+    '\u{890}'..='\u{891}',
+    '\u{8e2}'..='\u{8e2}',
+    '\u{115f}'..='\u{1160}',
+    '\u{17b4}'..='\u{17b5}',
+    '\u{180b}'..='\u{180f}',
+    '\u{200b}'..='\u{200f}',
+    '\u{202a}'..='\u{202e}',
+    '\u{2060}'..='\u{206f}',
+    '\u{3164}'..='\u{3164}',
+    '\u{fe00}'..='\u{fe0f}',
+    '\u{feff}'..='\u{feff}',
+    '\u{ffa0}'..='\u{ffa0}',
+    '\u{fff0}'..='\u{fffb}',
+    '\u{110bd}'..='\u{110bd}',
+    '\u{110cd}'..='\u{110cd}',
+    '\u{13430}'..='\u{1343f}',
+    '\u{1bca0}'..='\u{1bca3}',
+    '\u{1d173}'..='\u{1d17a}',
+    '\u{e0000}'..='\u{e0fff}',
+];
+
+/// Returns true if people see each character of a name, in its place: it is not empty, and has no
+/// spaces, control characters, or characters that change how others are shown. A host chooses its
+/// name, and operators see it in tables and logs. No host needs another name (RFC 3722 6).
+pub fn is_visible(name: &str) -> bool {
+    let unseen = |c: char| UNSEEN.iter().any(|range| range.contains(&c));
+    !name.is_empty() && !name.chars().any(|c| c.is_control() || c.is_whitespace() || unseen(c))
 }
 
 /// Returns the UUID of a volume; with volume 0, that of the cluster. Version 8 (RFC 9562 5.8): the
@@ -137,4 +170,22 @@ pub fn unit_name(target: &str) -> String {
 /// Returns the group of ports, the relative port and the portal group of a gateway.
 pub fn port(gateway: u8) -> u16 {
     u16::from(gateway) + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_people_would_see_in_another_way_are_found() {
+        for name in ["iqn.2026-11.test:a", "nqn.2026-11.test:z\u{fc}rich", "iqn.a:\u{4e3b}\u{673a}"]
+        {
+            assert!(is_visible(name), "{name}");
+        }
+        let hidden = "\0\n\x1b \u{a0}\u{ad}\u{9b}\u{200b}\u{202e}\u{2028}\u{2066}\u{feff}\u{e0041}";
+        for c in hidden.chars() {
+            assert!(!is_visible(&format!("iqn.a{c}b")), "{c:?}");
+        }
+        assert!(!is_visible(""));
+    }
 }

@@ -428,6 +428,9 @@ pub struct Heartbeat {
     /// Hosts that are connected by iSCSI or NVMe/TCP (SDC). If they are absent, the last ones stay.
     #[prost(message, optional, tag = "71")]
     pub hosts: Option<HostNames>,
+    /// Connected hosts that had no room in the last list (SDC).
+    #[prost(uint32, tag = "72")]
+    pub hosts_left_out: u32,
     /// Counts of block requests (SDC). If they are absent, the last ones stay.
     #[prost(message, optional, tag = "100")]
     pub counts: Option<ClientCounts>,

@@ -335,6 +335,7 @@ fn the_published_fields_are_all_there() {
         "/volumes/0/paths/0/reads",
         "/volumes/0/paths/0/read_latency/p99_us",
         "/sdc/0/counts_left_out",
+        "/sdc/0/hosts_left_out",
         "/groups/total",
         "/groups/degraded",
         "/groups/failed",

@@ -120,13 +120,32 @@ fn orders_about_hosts_leave_clients_alone_and_the_other_way_round() {
     s.check().unwrap();
 }
 
+/// Whoever may log in under any name can log in under many, and take all seats.
+#[test]
+fn hosts_that_are_named_have_a_seat_each_whoever_came_before() {
+    let mut s = state();
+    let new = |host: &str| SeatChange { volume: 1, host: host.into(), from: 0, to: 1 };
+    let strangers: Vec<_> = (0..NAMED_HOSTS).map(|i| new(&format!("iqn.stranger:{i}"))).collect();
+    apply(&mut s, &Command::Seat(Seat { changes: strangers.clone() }));
+    assert_eq!(s.volumes[&V].seats.len(), NAMED_HOSTS, "no place is left");
+    let names: Vec<String> = (0..NAMED_HOSTS).map(|i| format!("iqn.{i}")).collect();
+    let named: Vec<(&str, Access)> = names.iter().map(|host| (&host[..], ReadWrite)).collect();
+    map(&mut s, &named, true).unwrap();
+    let changes = strangers.into_iter().chain(names.iter().map(|host| new(host))).collect();
+    apply(&mut s, &Command::Seat(Seat { changes }));
+    s.check().unwrap();
+    assert!(s.volumes[&V].seats.keys().eq(&names.iter().cloned().collect::<BTreeSet<_>>()));
+}
+
 #[test]
 fn wrong_orders_about_hosts_are_refused_with_words() {
     let mut s = state();
     let refused = |result: Result<(), Refused>| result.unwrap_err().to_string();
     assert!(refused(map(&mut s, &[(A, ReadWrite)], false)).contains("is mapped to all hosts"));
     assert!(refused(unmap(&mut s, &[A])).contains("is mapped to all hosts"));
-    for name in ["db1", "iqn.", "iqn.a b", "iqn.a\nb", &format!("iqn.{}", "x".repeat(220))] {
+    for name in
+        ["db1", "iqn.", "iqn.a b", "iqn.a\nb", "iqn.\u{202e}b", &format!("iqn.{}", "x".repeat(220))]
+    {
         let wrong = map(&mut s, &[(name, ReadWrite)], true);
         let is_fine = name == "iqn.";
         assert_eq!(wrong.is_ok(), is_fine, "{name}: {wrong:?}");

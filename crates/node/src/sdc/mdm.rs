@@ -362,6 +362,7 @@ pub(super) fn heartbeat(sdc: &mut Sdc, now: Time, out: &mut Effects) {
     let counts = sdc.counters.report((now, every), &sdc.map, in_flight, unanswered, with_hosts);
     let heartbeat = Heartbeat {
         hosts,
+        hosts_left_out: targets.seats_left_out() as u32,
         ops: sdc.served,
         connections: sdc.targets.nbd_connections() as u32,
         iscsi_sessions: sdc.targets.iscsi_connections() as u32,

@@ -203,6 +203,12 @@ impl Sessions {
         self.strangers.iter_mut().for_each(|list| list.retain(|(of, _)| *of != link));
     }
 
+    /// Returns true if the connection has no volume and no host, so that no heartbeat tells of it.
+    fn is_stranger(&self, link: LinkId) -> bool {
+        let queue = self.nvme.host_id(link).is_some();
+        !queue && !self.permissions.contains_key(&link) && self.host(link).is_empty()
+    }
+
     /// Returns the connections whose volume is gone or may no longer be used, and those for which
     /// `other` is true of the old and the new permission.
     fn over(&self, map: &MapView, other: impl Fn(&Grant, &Grant) -> bool) -> BTreeSet<LinkId> {
@@ -358,10 +364,12 @@ impl Sdc {
 
     /// Handles the end of a connection.
     pub(super) fn target_gone(&mut self, now: Time, link: LinkId, out: &mut Effects) {
+        if !self.targets.is_stranger(link) {
+            self.mdm.heartbeat_soon(now);
+        }
         self.targets.remove(link);
         self.targets.reserve_forget((now, self.mdm.link()), (link, None), out);
         self.counters.close(link);
-        self.mdm.heartbeat_soon(now);
         let gone = |origin| matches!(origin, Origin::Target { link: of, .. } if of == link);
         self.client(now, out, |client, turn| client.forget(gone, turn));
     }
@@ -623,7 +631,8 @@ impl Sdc {
         mut actions: Vec<Action>,
         out: &mut Effects,
     ) {
-        for action in actions.drain(..) {
+        let mut rest = actions.drain(..);
+        while let Some(action) = rest.next() {
             match action {
                 Action::Send { head, body } => out.send(link, head, body),
                 Action::Request { tag, request } => {
@@ -639,7 +648,14 @@ impl Sdc {
                 Action::Resume => out.push(Effect::Resume { link }),
                 Action::Close { why } => self.target_close(now, link, why, out),
                 Action::Reframe { mode } => out.push(Effect::Reframe { link, mode }),
-                Action::Withdraw { tag } => self.iscsi_withdraw(now, link, tag, out),
+                Action::Withdraw { tag } => {
+                    let mut tags = Vec::from([tag]);
+                    while let [Action::Withdraw { tag }, ..] = rest.as_slice() {
+                        tags.push(*tag);
+                        rest.next();
+                    }
+                    self.iscsi_withdraw(now, link, tags, out);
+                }
                 Action::Reinstate => self.iscsi_reinstate(now, link, out),
                 Action::Clear { what } => match self.targets.sessions.get(&link) {
                     Some(Session::Nvme(_)) => self.targets.nvme_clear(link),
@@ -653,6 +669,7 @@ impl Sdc {
                 }
             }
         }
+        drop(rest);
         self.targets.spare = actions;
     }
 }

@@ -49,6 +49,12 @@ impl Params {
     pub(crate) fn unsolicited(&self) -> u32 {
         self.first_burst.min(self.max_burst)
     }
+
+    /// Returns true if unsolicited data is no longer than a burst (13.14), or if there is none.
+    pub(crate) fn are_sound(&self) -> bool {
+        let none = self.initial_r2t && !self.immediate_data;
+        none || self.first_burst <= self.max_burst
+    }
 }
 
 /// How the answer follows from the offer.

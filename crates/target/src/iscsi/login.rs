@@ -282,6 +282,9 @@ impl Login {
     fn finish(&mut self, request: &pdu::Login, targets: &dyn Targets) -> Outcome {
         let ready = matches!(self.security, Security::Done);
         self.then = (request.transit && ready).then_some(request.next);
+        if self.then == Some(STAGE_FULL) && !self.negotiation.params.are_sound() {
+            return self.refuse(request, status::INITIATOR_ERROR);
+        }
         self.part(request, targets)
     }
 

@@ -247,6 +247,13 @@ impl Full {
         self.leave(turn);
     }
 
+    /// Ends all commands, because the mapping under which they came has ended. They send no more
+    /// requests, and what their data was meant for is not written. The host may use the volume
+    /// under a new mapping, and is told to repeat them.
+    pub(crate) fn remapped(&mut self, turn: &mut Turn<'_>) {
+        self.fail_those(|_| true, BlockError::Forgotten, turn);
+    }
+
     /// Sets the access that reservations leave to the host, and adds the unit attention about it.
     /// Commands that are not allowed any more send no further requests. The owner ends those under
     /// way with [`BlockError::Reserved`].

@@ -221,6 +221,12 @@ impl Session {
         self.full(pool, out, |full, turn| full.reserved(access, notice, turn));
     }
 
+    /// Ends the commands of this session, because their mapping has ended and there is a new one.
+    /// The owner ends requests under way with [`BlockError::Forgotten`].
+    pub fn remapped(&mut self, pool: &BufPool, out: &mut Vec<Action>) {
+        self.full(pool, out, |full, turn| full.remapped(turn));
+    }
+
     /// Ends the commands of this session, because the host of another one asks for it.
     pub fn cleared(&mut self, what: Cleared, pool: &BufPool, out: &mut Vec<Action>) {
         self.full(pool, out, |full, turn| full.cleared(what, turn));

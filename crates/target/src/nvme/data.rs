@@ -5,7 +5,8 @@
 //!   and ends exactly where it must. Anything else ends the connection, and the host is told the
 //!   reason (transport 3.3.2.4).
 //! - The command of a data PDU is found by the tag of the R2T, never by the command id, which the
-//!   host chooses.
+//!   host chooses. If the PDU has the id of another command, it is not known which of the two the
+//!   data belongs to: the connection ends.
 //! - Whole sectors of a write go to the volume as they arrive, without a copy. Only two kinds of
 //!   data are copied: a sector that is split between two PDUs, and data that a command gathers,
 //!   which is at most 4 KiB.
@@ -43,6 +44,10 @@ impl Queue {
             let why = "sent data that nobody has asked for";
             return turn.terminate(Fault::field(10), head, why);
         };
+        if le16(head, 8) != task.cid {
+            let why = "sent data of one command with the id of another one";
+            return turn.terminate(Fault::field(8), head, why);
+        }
         if le32(head, 16) as usize != data.len() {
             return turn.terminate(Fault::field(16), head, "sent another length than it said");
         }

@@ -328,6 +328,9 @@ pub struct SdcStatus {
     /// The name by which its process calls itself.
     #[prost(string, tag = "72")]
     pub own: String,
+    /// Its connected hosts that had no room in its list for the MDM.
+    #[prost(uint32, tag = "73")]
+    pub hosts_left_out: u32,
     /// Counts of block requests, as last reported.
     #[prost(message, optional, tag = "100")]
     pub counts: Option<ClientCounts>,

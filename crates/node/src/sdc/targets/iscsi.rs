@@ -308,6 +308,8 @@ pub(super) enum Call {
     Tick,
     /// The volume was deleted, or is not mapped to this client any more.
     Gone,
+    /// The volume is mapped in another way.
+    Remapped,
     /// This process is stopping.
     Shutdown,
 }
@@ -327,6 +329,7 @@ impl Call {
             Call::OthersCleared => session.others_cleared(pool, actions),
             Call::Tick => session.tick(now, pool, actions),
             Call::Gone => session.volume_gone(pool, actions),
+            Call::Remapped => session.remapped(pool, actions),
             Call::Shutdown => session.shutdown(pool, actions),
         }
     }
@@ -343,10 +346,12 @@ impl Sessions {
         self.calls.extend(links.into_iter().map(|link| (link, Call::Tick)));
     }
 
-    /// Applies a changed mapping to the session of this link. The host is told with its next
-    /// command. If the volume is gone, the session ends in order. Returns false if the connection
-    /// must be closed: the volume was unmapped and mapped again, and others may have written in
-    /// between.
+    /// Applies a changed mapping to the session of this link. The host is told of another access
+    /// with its next command. If the former mapping has ended, the commands that came under it end,
+    /// too: their data may still come, even after a third mapping. If the volume is gone, the
+    /// session ends in order. Returns false if the connection must be closed: the volume was
+    /// unmapped and mapped again with the same access, and nothing else would tell the host that
+    /// others may have written in between.
     pub(super) fn iscsi_regrant(&mut self, link: LinkId, map: &MapView) -> bool {
         let Some(Session::Iscsi(_)) = self.sessions.get(&link) else { return false };
         let Some((id, old)) = self.permissions.get(&link).copied() else { return false };
@@ -359,6 +364,9 @@ impl Sessions {
             }
             Some(new) => {
                 self.permissions.insert(link, (id, new));
+                if new.since != old.since {
+                    self.calls.push_back((link, Call::Remapped));
+                }
                 new.access != old.access
             }
         }
@@ -481,17 +489,31 @@ impl Sessions {
 }
 
 impl Sdc {
-    /// Ends the requests of a command. A request that has already reached a primary takes effect
-    /// before any later request, or never.
-    pub(super) fn iscsi_withdraw(&mut self, now: Time, link: LinkId, tag: u64, out: &mut Effects) {
-        self.targets.reserve_forget((now, self.mdm.link()), (link, Some(tag)), out);
-        let same = |of: LinkId, other: u64| of == link && other as u32 == tag as u32;
+    /// Ends the requests of commands. A request that has already reached a primary takes effect
+    /// before any later request, or never. The requests of all sessions are looked at once, not
+    /// once for each command. So a reset costs no more than the end of the sessions whose commands
+    /// it ends.
+    pub(super) fn iscsi_withdraw(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        mut tags: Vec<u64>,
+        out: &mut Effects,
+    ) {
+        for tag in &tags {
+            self.targets.reserve_forget((now, self.mdm.link()), (link, Some(*tag)), out);
+        }
+        tags.sort_unstable_by_key(|tag| *tag as u32);
+        let same = |of: LinkId, other: u64| {
+            of == link && tags.binary_search_by_key(&(other as u32), |tag| *tag as u32).is_ok()
+        };
         for queue in &mut self.targets.crowded {
             queue.retain(|waiting| !same(waiting.link, waiting.tag));
         }
         let gone = |origin| matches!(origin, Origin::Target { link, tag, .. } if same(link, tag));
         self.client(now, out, |client, turn| client.forget(gone, turn));
-        self.targets.calls.push_back((link, Call::Withdrawn(tag)));
+        let calls = tags.into_iter().map(|tag| (link, Call::Withdrawn(tag)));
+        self.targets.calls.extend(calls);
     }
 
     /// Ends the session that a host had before it logged in with this one. Both may have the same

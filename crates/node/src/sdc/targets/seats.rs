@@ -113,8 +113,9 @@ pub(super) struct Seats {
     question: Option<Question>,
     /// The hosts are others than the MDM was told.
     pub(super) untold: bool,
-    /// Some hosts had no room in the last list for the MDM.
-    left_out: bool,
+    /// The number of hosts that had no room in the last list for the MDM. A host counts once for
+    /// each volume that it reaches by iSCSI.
+    left_out: usize,
     /// Requests that wait for a seat must be looked at.
     pub(super) review: bool,
 }
@@ -192,7 +193,7 @@ impl Seats {
             }
             Some(seat) if Some(seat.sdc) == map.me && seat.since == since => {
                 self.confirmed.entry(volume).or_default().insert(host, since);
-                self.untold |= self.left_out; // it may be one of those
+                self.untold |= self.left_out > 0; // it may be one of those
             }
             Some(seat) if Some(seat.sdc) == map.me => {} // it began anew
             Some(_) => {
@@ -375,8 +376,14 @@ impl Sessions {
             };
             told.sessions.extend(some.filter(|(_, host)| fits(host)).map(wish));
         }
-        self.seats.left_out = told.names.len() + told.sessions.len() < names.len() + sessions.len();
+        let all = names.len() + sessions.len();
+        self.seats.left_out = all - told.names.len() - told.sessions.len();
         Some(told)
+    }
+
+    /// Returns the number of hosts that the last list did not name.
+    pub(in crate::sdc) fn seats_left_out(&self) -> usize {
+        self.seats.left_out
     }
 
     /// Records that the MDM has to be told of the hosts.

@@ -61,6 +61,8 @@ pub(crate) struct Log {
     pub sessions: Vec<(u32, String)>,
     /// Heartbeats that had hosts.
     pub host_lists: u32,
+    /// Hosts that the last heartbeat did not name.
+    pub hosts_left_out: u32,
     /// The bytes of the longest heartbeat.
     pub longest_beat: usize,
     pub ios: Vec<(u32, Io)>,
@@ -329,6 +331,7 @@ impl Cluster {
                 let beat = Heartbeat::decode(body).unwrap();
                 self.log.counts = beat.counts.unwrap_or(core::mem::take(&mut self.log.counts));
                 (self.log.attached, self.log.refused_by) = (beat.attached, beat.refused_by);
+                self.log.hosts_left_out = beat.hosts_left_out;
                 self.log.longest_beat = self.log.longest_beat.max(body.len());
                 if let Some(hosts) = beat.hosts {
                     self.log.host_lists += 1;

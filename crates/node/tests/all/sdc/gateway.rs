@@ -6,6 +6,7 @@ use super::nbd_client::Client;
 use super::nvme_host::Queue;
 use super::seats::{HOST, NVME_HOST, answer_with, answering, give_and_tell, hosts_of, ms, nvme};
 use base::Limits;
+use node::sdc::{ISCSI, NBD, NVME};
 use seam::{BlockKind, Node as _, Note};
 use target::nbd::proto::NBD_CMD_WRITE;
 
@@ -45,6 +46,24 @@ fn the_mdm_is_told_who_can_use_which_volume_and_not_who_only_looks() {
     assert_eq!(told(&mut c), (vec![], vec![]));
 }
 
+/// Anybody can connect. Heartbeats come at their own pace then, whatever strangers do.
+#[test]
+fn strangers_cause_no_messages_to_the_mdm() {
+    let mut c = answering();
+    let (host, client) = (Host::attached(&mut c, 1), Client::attached(&mut c, &Limits::SHIPPED));
+    c.pass(ms(5));
+    let count = c.log.heartbeats;
+    for port in [NBD, ISCSI, NVME] {
+        let link = c.accept(port);
+        c.cut_link(link);
+    }
+    assert_eq!(c.log.heartbeats, count);
+    c.cut_link(host.link);
+    assert_eq!(c.log.heartbeats, count + 1);
+    c.cut_link(client.link);
+    assert_eq!(c.log.heartbeats, count + 2);
+}
+
 /// The MDM refuses a control message of more than 512 KiB, and closes the link. Of a host that the
 /// message leaves out, the MDM believes that it is not here: hosts that are served are never left
 /// out for others, whose names may be chosen for that.
@@ -63,6 +82,7 @@ fn a_heartbeat_is_short_enough_whatever_the_names_of_hosts() {
     c.pass(ms(500));
     let told = c.log.sessions.len();
     assert!((1000..1200).contains(&told), "{told}");
+    assert_eq!(c.log.hosts_left_out as usize, 1401 - told, "and the MDM knows that");
     assert!(c.log.longest_beat < 512 << 10, "{}", c.log.longest_beat);
     let is_told = |c: &Cluster, host: &str| c.log.sessions.contains(&(VOLUME.0, host.into()));
     assert!(is_told(&c, HOST));

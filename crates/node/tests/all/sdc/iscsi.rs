@@ -169,6 +169,36 @@ fn a_volume_that_becomes_read_only_keeps_its_sessions() {
     assert_eq!(c.log.closed, [Who::Client]);
 }
 
+/// The volume is unmapped, and mapped for reading before this client looks at the map again. Later
+/// it is mapped for writing. Data of a write that began before all of that still comes.
+#[test]
+fn nothing_of_a_command_appears_under_a_later_mapping() {
+    let data = [0xaa; 12288];
+    let write = transfer(0x2a, 0, 24);
+    for writable_again in [false, true] {
+        let mut c = Cluster::ready();
+        let mut host = Host::attached(&mut c, 1);
+        let r2t = host.begin_write(&mut c, 2, &write, &data, 4096);
+        assert_eq!((c.data[0], c.data[4096]), (0xaa, 0), "the first part is written");
+        map_to(&mut c, &Mapping::to_all(Access::ReadOnly, 3));
+        c.pass(ms(1000)); // until it looks
+        if writable_again {
+            map_to(&mut c, &Mapping::to_all(Access::ReadWrite, 5));
+            c.pass(ms(1000));
+        }
+        assert!(c.log.closed.is_empty(), "the session stays");
+        host.end_write(&mut c, 2, &r2t, &data, 4096);
+        let answer = host.answer(&mut c);
+        assert_eq!((answer.bhs[0], answer.bhs[3]), (0x21, 8), "busy: the host repeats it");
+        assert!(c.data[4096..12288].iter().all(|byte| *byte == 0), "{writable_again}");
+        assert_eq!(c.log.ios.len(), 1);
+        assert_eq!(host.ready(&mut c), Err((6, 0x2a, 1)), "it is told");
+        host.write(&mut c, 3, 0xbb);
+        let expected = if writable_again { Ok(()) } else { Err((7, 0x27, 0)) };
+        assert_eq!(host.answer(&mut c).result(), expected);
+    }
+}
+
 #[test]
 fn a_volume_that_is_unmapped_ends_its_sessions() {
     let mut c = Cluster::ready();

@@ -199,7 +199,7 @@ impl Queue {
         let mut pdu = vec![0; 24];
         (pdu[0], pdu[1], pdu[2], pdu[3]) = (0x06, 0x04, 24, 24);
         pdu[4..8].copy_from_slice(&(24 + data.len() as u32).to_le_bytes());
-        pdu[10..12].copy_from_slice(&r2t.header[10..12]);
+        pdu[8..12].copy_from_slice(&r2t.header[8..12]);
         pdu[16..20].copy_from_slice(&r2t.header[16..20]);
         pdu.extend(data);
         c.deliver(self.link, &mut self.framer, &pdu);

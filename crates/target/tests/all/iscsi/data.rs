@@ -38,6 +38,7 @@ fn a_read_comes_in_parts_with_the_status_in_the_last() {
         let offers = [
             ("MaxRecvDataSegmentLength", sizes[0].as_str()),
             ("MaxBurstLength", sizes[1].as_str()),
+            ("FirstBurstLength", "1024"),
         ];
         let mut rig = Rig::full(&Limits::SHIPPED, &offers);
         let len = usize::from(blocks) * 512;

@@ -37,6 +37,8 @@ fn each_error_has_its_status() {
         (0x0207, login(&[("InitiatorName", "iqn.\u{1b}[2J"), T])),
         (0x0207, login(&[("InitiatorName", "iqn.a\nb"), T])),
         (0x0207, login(&[("InitiatorName", "iqn.\u{9b}2J"), T])),
+        (0x0207, login(&[("InitiatorName", "iqn.\u{202e}b-a"), T])),
+        (0x0207, login(&[("InitiatorName", "iqn.a yes"), T])),
         (0x0209, login(&[I, T, ("SessionType", "Other")])),
         (0x0203, login(&[I, ("TargetName", "iqn.2026-11.io.github.gabion:1.8")])),
         (0x0203, login(&[("InitiatorName", "iqn.x"), ("TargetName", "iqn.y")])),
@@ -44,6 +46,7 @@ fn each_error_has_its_status() {
         (0x020a, login(&[I, T]).u16(14, 5)),
         (0x0200, login(&[I, T, I])),
         (0x0200, login(&[I, T, ("InitialR2T", "No"), ("InitialR2T", "No")])),
+        (0x0200, login(&[I, T, ("MaxBurstLength", "512"), ("FirstBurstLength", "1024")])),
         (0x0200, login(&[I, T]).put(1, &[0x8b])), // to the stage that there is not
         (0x0200, login(&[I, T]).put(1, &[0xc7])), // onward, though the text goes on
         (0x0200, login(&[]).data(b"InitiatorName")),
@@ -77,6 +80,31 @@ fn a_normal_login_names_group_and_alias_and_our_segment() {
     assert_eq!(answer.bhs[8..14], [0x40, 1, 2, 3, 4, 5]);
     let nexus = rig.session.nexus().unwrap();
     assert_eq!((nexus.initiator.as_str(), nexus.volume), (HOST, Some(VolumeId(7))));
+}
+
+#[test]
+fn unsolicited_data_of_a_command_is_at_most_a_burst() {
+    let (first, max) = (|n| ("FirstBurstLength", n), |n| ("MaxBurstLength", n));
+    let no_data = [("InitialR2T", "Yes"), ("ImmediateData", "No")];
+    let rows: &[(u16, &[(&str, &str)])] = &[
+        (0x0000, &[first("8192"), max("8192")]),
+        (0x0200, &[first("8192"), max("4096")]),
+        (0x0200, &[max("4096"), first("8192")]),
+        (0x0200, &[max("4096")]), // FirstBurstLength is 65,536 then
+        (0x0000, &[max("4096"), no_data[0], no_data[1]]),
+        (0x0200, &[max("4096"), no_data[0]]),
+        (0x0000, &[max("4096"), no_data[1]]), // InitialR2T is Yes then
+        (0x0200, &[max("4096"), no_data[1], ("InitialR2T", "No")]),
+        (0x0000, &[first("16777215")]), // ours is 65,536
+        (0x0000, &[first("16777215"), max("65536")]),
+        (0x0000, &[("SessionType", "Discovery"), max("512")]),
+    ];
+    for (expected, offers) in rows {
+        let names = if offers[0].0 == "SessionType" { &[I][..] } else { &[I, T] };
+        let mut rig = rig();
+        let request = Request::login(0x87, &[names, offers].concat());
+        assert_eq!(status(&mut rig, request), *expected, "{offers:?}");
+    }
 }
 
 #[test]

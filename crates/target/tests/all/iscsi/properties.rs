@@ -56,6 +56,7 @@ enum Event {
     Clears,
     Shutdown,
     Gone,
+    Remapped,
     Waits(Index),
     Tick(u8),
 }
@@ -71,6 +72,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => any::<u8>().prop_map(Event::Tick),
         1 => Just(Event::Shutdown),
         1 => Just(Event::Gone),
+        1 => Just(Event::Remapped),
         2 => any::<Index>().prop_map(Event::Waits),
     ]
 }
@@ -90,6 +92,7 @@ fn happen(rig: &mut Rig, event: &Event) {
         Event::Clear(what) => rig.call(|session, _, pool, out| session.cleared(*what, pool, out)),
         Event::Clears => rig.call(|session, _, pool, out| session.others_cleared(pool, out)),
         Event::Gone => rig.call(|session, _, pool, out| session.volume_gone(pool, out)),
+        Event::Remapped => rig.call(|session, _, pool, out| session.remapped(pool, out)),
         Event::Shutdown => rig.call(|session, _, pool, out| session.shutdown(pool, out)),
         Event::Tick(seconds) => {
             let now = base::Time::ZERO + base::time::Duration::from_secs(u64::from(*seconds));

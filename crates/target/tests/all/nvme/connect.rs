@@ -45,6 +45,7 @@ fn connect_names_the_field_that_is_wrong() {
         (admin(), endless, (FIELD, IN_DATA | 512)),
         (admin(), connect_data(HOST_ID, 0xffff, &own, ""), (FIELD, IN_DATA | 512)),
         (admin(), connect_data(HOST_ID, 0xffff, &own, "nqn.\u{1b}[2J"), (FIELD, IN_DATA | 512)),
+        (admin(), connect_data(HOST_ID, 0xffff, &own, "nqn.\u{202e}a"), (FIELD, IN_DATA | 512)),
         (
             admin(),
             connect_data(HOST_ID, 0xffff, &own, "iqn.2026-11.test:a"),

@@ -46,11 +46,11 @@ fn one_r2t_asks_for_everything_and_pieces_go_on_as_they_come() {
     rig.ask(&Command::write(1, 0, 512));
     let r2t = rig.answer();
     let data = bytes(512 * 512);
-    let ttag = r2t.u16(10);
-    rig.send(&Request::host_data(ttag, 0, false, &data[..65536]));
+    let ids = r2t.ids();
+    rig.send(&Request::host_data(ids, 0, false, &data[..65536]));
     assert_eq!((rig.asked.len(), rig.asked[0].1.len), (1, 65536), "it is not gathered");
     rig.serve(0);
-    rig.send(&Request::host_data(ttag, 65536, true, &data[65536..]));
+    rig.send(&Request::host_data(ids, 65536, true, &data[65536..]));
     rig.serve(0);
     assert_eq!(rig.answer().answer(), (1, 0, 0));
     assert_eq!(rig.disk[..data.len()], data);
@@ -62,10 +62,10 @@ fn a_write_in_too_many_pieces_fails_and_is_not_done_after_its_answer() {
     let mut rig = Rig::io(&limits, Options::default());
     rig.serves = false;
     rig.ask(&Command::write(1, 0, 8));
-    let ttag = rig.answer().u16(10);
+    let ids = rig.answer().ids();
     for i in 0..8 {
         let part = [i as u8; 512];
-        rig.send(&Request::host_data(ttag, i * 512, i == 7, &part));
+        rig.send(&Request::host_data(ids, i * 512, i == 7, &part));
         if i == 5 {
             rig.serve(0); // There is room again, and it is too late.
         }
@@ -86,16 +86,29 @@ fn data_is_found_by_the_tag_of_the_r2t() {
     rig.ask(&Command::write(1, 0, 1));
     rig.ask(&Command::write(2, 1, 1));
     let r2ts = rig.answers();
-    let (one, two) = (r2ts[0].u16(10), r2ts[1].u16(10));
-    assert_ne!(one, two);
-    // Its command id is that of the other command, and does not matter.
-    rig.send(&Request::host_data(two, 0, true, &[2; 512]).put(8, &[1]));
+    let [(one, tag), (two, other)] = [r2ts[0].ids(), r2ts[1].ids()];
+    assert_eq!((one, two, tag == other), (1, 2, false));
+    rig.send(&Request::host_data((two, other), 0, true, &[2; 512]));
     assert_eq!(rig.answer().answer(), (2, 0, 0));
-    rig.send(&Request::host_data(one, 0, true, &[1; 512]).put(8, &[2]));
+    rig.send(&Request::host_data((one, tag), 0, true, &[1; 512]));
     assert_eq!(rig.answer().answer(), (1, 0, 0));
     assert_eq!((rig.disk[0], rig.disk[512]), (1, 2));
-    rig.send(&Request::host_data(one, 0, true, &[9; 512]));
+    rig.send(&Request::host_data((one, tag), 0, true, &[9; 512]));
     assert_eq!(rig.fault(), (1, 10), "its command is answered");
+}
+
+#[test]
+fn data_with_the_id_of_another_command_ends_the_link_and_is_not_written() {
+    for id in [2, 3] {
+        let mut rig = io();
+        let before = rig.disk.clone();
+        rig.ask(&Command::write(1, 0, 1));
+        rig.ask(&Command::write(2, 1, 1));
+        let (_, tag) = rig.answers()[0].ids();
+        rig.send(&Request::host_data((id, tag), 0, true, &[9; 512]));
+        assert_eq!(rig.fault(), (1, 8), "{id}");
+        assert!(rig.disk == before);
+    }
 }
 
 #[test]
@@ -124,20 +137,20 @@ fn data_that_was_not_asked_for_ends_the_link() {
     for (offset, len, last, fault) in table {
         let mut rig = io();
         rig.ask(&Command::write(1, 0, 8));
-        let ttag = rig.answer().u16(10);
-        rig.send(&Request::host_data(ttag, offset, last, &bytes(len)));
+        let ids = rig.answer().ids();
+        rig.send(&Request::host_data(ids, offset, last, &bytes(len)));
         assert_eq!(rig.fault(), fault, "{offset}, {len}");
     }
     let mut rig = io();
     rig.ask(&Command::write(1, 0, 8));
-    let ttag = rig.answer().u16(10);
-    rig.send(&Request::host_data(ttag, 0, true, &bytes(4096)).put(16, &[1]));
+    let ids = rig.answer().ids();
+    rig.send(&Request::host_data(ids, 0, true, &bytes(4096)).put(16, &[1]));
     assert_eq!(rig.fault(), (1, 16), "another length than that of the PDU");
     let mut rig = io();
     rig.serves = false;
     rig.ask(&Command::read(1, 0, 8));
-    let ttag = 0;
-    rig.send(&Request::host_data(ttag, 0, true, &bytes(4096)));
+    let ids = (1, 0);
+    rig.send(&Request::host_data(ids, 0, true, &bytes(4096)));
     assert_eq!(rig.fault(), (1, 10), "a read wants none");
 }
 
@@ -150,12 +163,12 @@ fn damaged_data_fails_its_command_and_nothing_else() {
     carried.damaged = true;
     assert_eq!(rig.result(&carried).0, 0x0022);
     rig.ask(&Command::write(2, 8, 2));
-    let ttag = rig.answer().u16(10);
-    let mut damaged = Request::host_data(ttag, 0, false, &[9; 512]);
+    let ids = rig.answer().ids();
+    let mut damaged = Request::host_data(ids, 0, false, &[9; 512]);
     damaged.damaged = true;
     rig.send(&damaged);
     assert!(rig.answers().is_empty(), "the rest is still to come");
-    rig.send(&Request::host_data(ttag, 512, true, &[9; 512]));
+    rig.send(&Request::host_data(ids, 512, true, &[9; 512]));
     assert_eq!(rig.answer().answer(), (2, 0x0022, 0));
     assert!(rig.disk == before);
     assert_eq!((rig.session.in_flight(), rig.session.bytes()), (0, (0, 0)));
@@ -227,13 +240,13 @@ fn the_first_failure_in_the_data_decides_and_no_data_follows_it() {
     let mut rig = io();
     rig.serves = false;
     rig.ask(&Command::write(1, 0, 32));
-    let ttag = rig.answer().u16(10);
+    let ids = rig.answer().ids();
     for i in 0..3 {
-        rig.send(&Request::host_data(ttag, i * 4096, false, &[7; 4096]));
+        rig.send(&Request::host_data(ids, i * 4096, false, &[7; 4096]));
     }
     rig.fail(1, BlockError::TimedOut);
     rig.fail(0, BlockError::Media);
-    rig.send(&Request::host_data(ttag, 12288, true, &[7; 4096]));
+    rig.send(&Request::host_data(ids, 12288, true, &[7; 4096]));
     assert_eq!(rig.asked.len(), 1, "the last part is not written");
     assert!(rig.answers().is_empty());
     rig.serve(0);
@@ -285,9 +298,9 @@ fn small_pieces_keep_no_more_than_one_buffer_per_command() {
     let mut rig = io();
     rig.serves = false;
     rig.ask(&Command::write(1, 0, 512));
-    let ttag = rig.answer().u16(10);
+    let ids = rig.answer().ids();
     for i in 0..512 {
-        let pdu = Request::host_data(ttag, i * 512, i == 511, &[7; 512]).bytes((false, false));
+        let pdu = Request::host_data(ids, i * 512, i == 511, &[7; 512]).bytes((false, false));
         rig.call(|session, hosts, pool, out| {
             let received = pool.alloc(256 << 10);
             session.frame(&pdu[..24], received.slice(0..512), hosts, pool, out);

@@ -36,7 +36,7 @@ fn requests() -> Vec<Request> {
         Request::set_up(0, (true, true)),
         Command::new(0x18, 1).request(),
         Command::new(0x01, 2).carries(&[3; 512]).request(),
-        Request::host_data(7, 0, true, &[1; 9]),
+        Request::host_data((1, 7), 0, true, &[1; 9]),
         Request::new(0x02, 0, 24).data(&[5; 72]),
         Command::new(0x18, 3).request(),
     ]
@@ -77,7 +77,7 @@ fn spoiled(request: &Request, digests: Digests, at: usize, byte: u8) -> Vec<u8> 
 #[test]
 fn what_is_no_pdu_is_named_to_the_host() {
     let command = Command::new(0x18, 1).request();
-    let data = Request::host_data(7, 0, true, &[1; 512]);
+    let data = Request::host_data((1, 7), 0, true, &[1; 512]);
     let both = (true, true);
     // The bytes, the error, and the field.
     let table = [
@@ -106,7 +106,7 @@ fn what_is_no_pdu_is_named_to_the_host() {
 #[test]
 fn a_request_to_terminate_quotes_the_header() {
     let mut rig = Rig::set_up(&Limits::SHIPPED, Options::default());
-    let request = Request::host_data(0x1234, 0, true, &[1; 512]);
+    let request = Request::host_data((1, 0x1234), 0, true, &[1; 512]);
     rig.send(&request);
     let answer = rig.answer();
     assert_eq!(

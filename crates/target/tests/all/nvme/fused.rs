@@ -202,7 +202,7 @@ fn damaged_data_fails_both_when_all_data_has_come() {
     rig.ask(&later(compare(1, 0, &[1; 512])));
     rig.ask(&later(write(2, 0, &[2; 512])));
     let r2ts = rig.answers();
-    let damaged = Request::host_data(r2ts[0].u16(10), 0, true, &[1; 512]);
+    let damaged = Request::host_data(r2ts[0].ids(), 0, true, &[1; 512]);
     rig.send(&Request { damaged: true, ..damaged });
     assert!(rig.answers().is_empty());
     rig.give(&r2ts[1], &[2; 512], 512);

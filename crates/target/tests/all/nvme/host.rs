@@ -37,10 +37,18 @@ impl Request {
         Request::new(0x00, 0, 128).put(10, &[align, flags])
     }
 
-    /// Data of a command.
-    pub(crate) fn host_data(ttag: u16, offset: u32, last: bool, data: &[u8]) -> Request {
+    /// Data of the command with this id, which an R2T with this tag has asked for.
+    pub(crate) fn host_data(
+        (cid, ttag): (u16, u16),
+        offset: u32,
+        last: bool,
+        data: &[u8],
+    ) -> Request {
         let request = Request::new(0x06, if last { 4 } else { 0 }, 24);
-        let request = request.put(10, &ttag.to_le_bytes()).put(12, &offset.to_le_bytes());
+        let request = request
+            .put(8, &cid.to_le_bytes())
+            .put(10, &ttag.to_le_bytes())
+            .put(12, &offset.to_le_bytes());
         request.put(16, &(data.len() as u32).to_le_bytes()).data(data)
     }
 
@@ -257,6 +265,12 @@ impl Pdu {
 
     pub(crate) fn u32(&self, at: usize) -> u32 {
         u32::from_le_bytes(self.header[at..at + 4].try_into().unwrap())
+    }
+
+    /// Returns the id and the tag of an R2T.
+    pub(crate) fn ids(&self) -> (u16, u16) {
+        assert_eq!(self.kind(), 0x09, "an R2T, not {self:?}");
+        (self.u16(8), self.u16(10))
     }
 
     /// Returns the id and the status of an answer, and its dword 0.

@@ -269,11 +269,11 @@ proptest! {
         let len = blocks as usize * 512;
         let data: Vec<u8> = (0..len).map(|i| (i * 3 + i / 512) as u8).collect();
         rig.ask(&Command::write(1, first, blocks));
-        let ttag = rig.answer().u16(10);
+        let ids = rig.answer().ids();
         let (mut at, mut sizes) = (0, parts.iter().cycle());
         while at < len {
             let end = (at + sizes.next().unwrap()).min(len);
-            rig.send(&Request::host_data(ttag, at as u32, end == len, &data[at..end]));
+            rig.send(&Request::host_data(ids, at as u32, end == len, &data[at..end]));
             at = end;
         }
         prop_assert_eq!(rig.answer().answer(), (1, 0, 0));

@@ -248,7 +248,7 @@ impl Rig {
         assert_eq!(r2t.u32(16) as usize, data.len(), "all data at once");
         for (i, bytes) in data.chunks(part).enumerate() {
             let last = (i + 1) * part >= data.len();
-            self.send(&Request::host_data(r2t.u16(10), (i * part) as u32, last, bytes));
+            self.send(&Request::host_data(r2t.ids(), (i * part) as u32, last, bytes));
         }
     }
 
