@@ -5,6 +5,7 @@
 
 mod build;
 mod counts;
+mod hosts;
 mod objects;
 mod recovery;
 mod refused_servers;
@@ -18,6 +19,8 @@ mod volumes;
 use crate::exit::Exit;
 pub use build::Build;
 pub use counts::{Client, Io, Latency, Path};
+pub use hosts::{Host, HostConnection, HostSeat, HostVolume};
+use hosts::hosts;
 pub use objects::{Domain, FaultSet, Mapped, MappedHost, Pool, mapped, mapped_host};
 use objects::{domain, fault_set, of_kind, pool};
 pub use recovery::Recovery;
@@ -76,6 +79,8 @@ pub struct Report {
     pub sdc: Vec<Sdc>,
     /// The volumes.
     pub volumes: Vec<Volume>,
+    /// The hosts of iSCSI and NVMe/TCP.
+    pub hosts: Vec<Host>,
     /// All placement groups.
     pub groups: Groups,
     /// The content of the devices.
@@ -367,6 +372,7 @@ impl Report {
             state,
             map_version: info.map,
             mdm,
+            hosts: hosts(&volumes, &info.sdcs),
             volumes,
             sds,
             sdc,

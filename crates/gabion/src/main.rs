@@ -1,9 +1,10 @@
 //! The one binary `gabion`: every role, and the command line for all of them.
 //!
-//! These subcommands have one file each here: `down`, `status`, `top`, `volume`, `mdm`, `sds`,
-//! `sdc`, `device`, `inspect`, `demo`, `bench`. `objects` has those of the system, domains, fault
-//! sets and pools. The others are in libraries: `up` and `deploy` in `fleet`; `attach`, `detach`,
-//! `mount`, `nbd` and `vhost` in `attach`. `admin` talks to the MDM, and `daemon` runs a role.
+//! These subcommands have one file each here: `down`, `status`, `top`, `volume`, `host`, `mdm`,
+//! `sds`, `sdc`, `device`, `inspect`, `demo`, `bench`. `objects` has those of the system, domains,
+//! fault sets and pools. The others are in libraries: `up` and `deploy` in `fleet`; `attach`,
+//! `detach`, `mount`, `nbd` and `vhost` in `attach`. `admin` talks to the MDM, and `daemon` runs a
+//! role.
 #![forbid(unsafe_code)]
 
 #[macro_use(print, println, eprintln)]
@@ -15,6 +16,7 @@ mod decision;
 mod demo;
 mod device;
 mod down;
+mod host;
 mod inspect;
 mod mdm;
 mod objects;
@@ -70,6 +72,9 @@ enum Command {
     /// Create, list, grow, map and delete volumes
     #[command(subcommand)]
     Volume(volume::VolumeCommand),
+    /// List the hosts of iSCSI and NVMe/TCP
+    #[command(subcommand)]
+    Host(host::HostCommand),
     /// Run a data server; list, kill and start those of a cluster on this machine
     #[command(subcommand)]
     Sds(sds::SdsCommand),
@@ -182,6 +187,7 @@ fn run(cli: &Cli) -> Result<Exit> {
         Command::Status(args) => status::run(target, args),
         Command::Top(args) => top::run(target, args),
         Command::Volume(command) => volume::run(target, command),
+        Command::Host(command) => host::run(target, command),
         Command::Sds(command) => sds::run(target, command),
         Command::Sdc(command) => sdc::run(target, command),
         Command::Mdm(command) => mdm::run(target, command),
