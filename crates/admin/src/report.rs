@@ -20,7 +20,7 @@ use crate::exit::Exit;
 pub use build::Build;
 pub use counts::{Client, Io, Latency, Path};
 pub use hosts::{Host, HostConnection, HostSeat, HostVolume};
-use hosts::hosts;
+use hosts::{hosts, nvme_hosts};
 pub use objects::{Domain, FaultSet, Mapped, MappedHost, Pool, mapped, mapped_host};
 use objects::{domain, fault_set, of_kind, pool};
 pub use recovery::Recovery;
@@ -199,6 +199,8 @@ pub struct Sdc {
     pub nbd_connections: u32,
     /// Number of iSCSI sessions that have a volume.
     pub iscsi_sessions: u32,
+    /// Number of connected NVMe hosts.
+    pub nvme_hosts: u32,
     /// Volumes and paths that are missing in the lists of counts, because there are too many.
     pub counts_left_out: u32,
     /// Devices that refuse this client. Its I/O to groups that they lead waits.
@@ -352,6 +354,7 @@ impl Report {
                 gateway: s.gateway,
                 nbd_connections: s.connections,
                 iscsi_sessions: s.iscsi_sessions,
+                nvme_hosts: nvme_hosts(s),
                 counts_left_out: s.counts.as_ref().map_or(0, |counts| counts.left_out),
                 refused_by: s.refused_by.clone(),
                 build: s.build.as_ref().map(Build::from),

@@ -102,11 +102,14 @@ const VOLUMES: usize = 8;
 const CLIENTS: usize = 8;
 
 /// Formats how many block clients are connected.
-fn connected(nbd: u64, iscsi: u64) -> String {
-    match iscsi {
-        0 => format!("{nbd} NBD connections"),
-        _ => format!("{nbd} NBD connections, {iscsi} iSCSI sessions"),
+fn connected(nbd: u64, iscsi: u64, nvme: u64) -> String {
+    let mut text = format!("{nbd} NBD connections");
+    for (count, what) in [(iscsi, "iSCSI sessions"), (nvme, "NVMe hosts")] {
+        if count > 0 {
+            let _ = write!(text, ", {count} {what}");
+        }
     }
+    text
 }
 
 /// Formats where a client serves iSCSI and NVMe/TCP, if it does.
@@ -124,7 +127,11 @@ fn clients(sdcs: &[Sdc]) -> String {
     if many {
         let up = sdcs.iter().filter(|sdc| sdc.state == UpDown::Up).count();
         let sum = |of: fn(&Sdc) -> u32| -> u64 { sdcs.iter().map(|sdc| u64::from(of(sdc))).sum() };
-        let connected = connected(sum(|sdc| sdc.nbd_connections), sum(|sdc| sdc.iscsi_sessions));
+        let connected = connected(
+            sum(|sdc| sdc.nbd_connections),
+            sum(|sdc| sdc.iscsi_sessions),
+            sum(|sdc| sdc.nvme_hosts),
+        );
         let down = sdcs.len() - up;
         let _ = writeln!(
             page,
@@ -139,7 +146,7 @@ fn clients(sdcs: &[Sdc]) -> String {
             sdc.name,
             sdc.state,
             sdc.pid,
-            connected(sdc.nbd_connections.into(), sdc.iscsi_sessions.into()),
+            connected(sdc.nbd_connections.into(), sdc.iscsi_sessions.into(), sdc.nvme_hosts.into()),
             portals(sdc)
         );
         if !sdc.refused_by.is_empty() {
@@ -275,6 +282,7 @@ mod tests {
             gateway: None,
             nbd_connections: 1,
             iscsi_sessions: n % 2,
+            nvme_hosts: 2 * (n % 2),
             counts_left_out: 0,
             build: None,
             refused_by: if refused { vec![3] } else { Vec::new() },
@@ -289,7 +297,9 @@ mod tests {
         let page = clients(&many);
         let lines: Vec<&str> = page.lines().collect();
         assert!(
-            lines[0].starts_with("SDC  50 up, 50 down  100 NBD connections, 50 iSCSI"),
+            lines[0].starts_with(
+                "SDC  50 up, 50 down  100 NBD connections, 50 iSCSI sessions, 100 NVMe"
+            ),
             "{page}"
         );
         assert!(lines[1].starts_with("SDC  c7  down") && lines[2].contains("REFUSED by dev3"));

@@ -143,3 +143,10 @@ fn links<'a>(
     }
     all
 }
+
+/// Returns the number of NVMe hosts that are connected to a client.
+pub(super) fn nvme_hosts(sdc: &SdcStatus) -> u32 {
+    let paths = sdc.counts.iter().filter(|_| sdc.connected).flat_map(|counts| &counts.paths);
+    let hosts = paths.filter(|path| path.protocol == NVME).map(|path| path.host.as_str());
+    hosts.collect::<BTreeSet<&str>>().len() as u32
+}

@@ -224,7 +224,7 @@ fn a_host_is_shown_with_each_of_its_paths_and_what_serves_it() {
     assert_eq!(paths(2), [("host1", 0, 1), ("host2", 1, 0)]);
     assert_eq!(told.hosts[0].connections[0].host_addresses, ["10.0.0.9"]);
     assert_eq!((paths(1).len(), told.hosts[1].mapped[0].volume.as_str()), (0, "v"));
-    assert_eq!(told.volumes[0].paths.len(), 2);
+    assert_eq!((told.sdc[0].nvme_hosts, told.volumes[0].paths.len()), (1, 2));
     // A client that is down has no connections.
     info.sdcs[1].connected = false;
     assert_eq!(report(&info).hosts[2].connections.len(), 1);
@@ -341,6 +341,7 @@ fn the_published_fields_are_all_there() {
         "/sdc/0/gateway",
         "/sdc/0/nbd_connections",
         "/sdc/0/iscsi_sessions",
+        "/sdc/0/nvme_hosts",
         "/volumes/0/name",
         "/volumes/0/id",
         "/volumes/0/size_bytes",
