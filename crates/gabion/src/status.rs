@@ -244,23 +244,23 @@ fn mapped_to(v: &Volume) -> String {
     }
 }
 
-/// Formats the table of volumes.
+/// Returns where clients reach a volume: every URI of NBD and iSCSI, and every portal of NVMe.
+fn reached(v: &Volume) -> String {
+    let all = v.nbd_uris.iter().chain(&v.iscsi_uris).chain(&v.nvme_portals);
+    let all: Vec<&str> = all.map(String::as_str).collect();
+    if all.is_empty() { "(no SDC serves it)".into() } else { all.join("\n") }
+}
+
+/// Formats the table of volumes. A volume has a line for each gateway and protocol.
 pub(crate) fn volumes(report: &Report) -> String {
     if report.volumes.is_empty() {
         return "No volumes: `gabion volume create NAME SIZE` makes one.".into();
     }
-    // Names of targets are long, and few clusters use iSCSI.
-    let iscsi = report.volumes.iter().any(|v| !v.iscsi_uris.is_empty());
-    let heads = ["volume", "state", "size", "mapped to", "nbd", "iscsi"];
-    let mut t = table(&heads[..heads.len() - usize::from(!iscsi)]);
+    let mut t = table(&["volume", "state", "size", "mapped to", "reached at"]);
     right(&mut t, &[2]);
     for v in &report.volumes {
-        let uri = v.nbd_uris.first().map_or("(no SDC serves it)", |uri| uri.as_str());
         let size = format!("{}{}", Size(v.size_bytes), if v.thick { " thick" } else { "" });
-        let portal = v.iscsi_uris.first().map(String::as_str).unwrap_or_default();
-        let (state, mapped) = (v.state.to_string(), mapped_to(v));
-        let row = [&v.name, state.as_str(), &size, &mapped, uri, portal];
-        t.add_row(row.iter().take(5 + usize::from(iscsi)));
+        t.add_row([&v.name, &v.state.to_string(), &size, &mapped_to(v), &reached(v)]);
     }
     t.to_string()
 }
