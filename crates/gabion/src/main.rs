@@ -36,9 +36,12 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use fleet::{deploy, output, target, up};
 use std::process::ExitCode;
 
+/// The release and, if it is known, the commit from which this binary was built: see `build.rs`.
+const VERSION: &str = env!("GABION_VERSION");
+
 /// Turns the disks of ordinary servers into one mirrored, self-healing block store.
 #[derive(Parser, Debug)]
-#[command(name = "gabion", version, arg_required_else_help = true)]
+#[command(name = "gabion", version = VERSION, arg_required_else_help = true)]
 #[command(after_help = "\
 Examples:
   gabion up                a cluster of three servers on this machine, in the foreground
@@ -215,6 +218,13 @@ mod tests {
     use std::collections::BTreeSet;
     use std::fs;
     use std::path::Path;
+
+    #[test]
+    fn the_version_begins_with_the_release_and_may_name_a_commit() {
+        let rest = super::VERSION.strip_prefix(env!("CARGO_PKG_VERSION")).expect("the release");
+        let commit = rest.strip_prefix(" (").and_then(|rest| rest.strip_suffix(')'));
+        assert!(rest.is_empty() || commit.is_some_and(|commit| !commit.is_empty()), "{rest}");
+    }
 
     #[test]
     fn the_command_line_is_consistent() {
