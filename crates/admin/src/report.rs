@@ -5,6 +5,7 @@
 
 mod build;
 mod counts;
+mod hosts;
 mod objects;
 mod recovery;
 mod refused_servers;
@@ -18,6 +19,8 @@ mod volumes;
 use crate::exit::Exit;
 pub use build::Build;
 pub use counts::{Client, Io, Latency, Path};
+pub use hosts::{Host, HostConnection, HostSeat, HostVolume};
+use hosts::{hosts, nvme_hosts};
 pub use objects::{Domain, FaultSet, Mapped, MappedHost, Pool, mapped, mapped_host};
 use objects::{domain, fault_set, of_kind, pool};
 pub use recovery::Recovery;
@@ -76,6 +79,8 @@ pub struct Report {
     pub sdc: Vec<Sdc>,
     /// The volumes.
     pub volumes: Vec<Volume>,
+    /// The hosts of iSCSI and NVMe/TCP.
+    pub hosts: Vec<Host>,
     /// All placement groups.
     pub groups: Groups,
     /// The content of the devices.
@@ -194,6 +199,8 @@ pub struct Sdc {
     pub nbd_connections: u32,
     /// Number of iSCSI sessions that have a volume.
     pub iscsi_sessions: u32,
+    /// Number of connected NVMe hosts.
+    pub nvme_hosts: u32,
     /// Volumes and paths that are missing in the lists of counts, because there are too many.
     pub counts_left_out: u32,
     /// Connected hosts that the MDM was not told of, because there are too many.
@@ -349,6 +356,7 @@ impl Report {
                 gateway: s.gateway,
                 nbd_connections: s.connections,
                 iscsi_sessions: s.iscsi_sessions,
+                nvme_hosts: nvme_hosts(s),
                 counts_left_out: s.counts.as_ref().map_or(0, |counts| counts.left_out),
                 hosts_left_out: s.hosts_left_out,
                 refused_by: s.refused_by.clone(),
@@ -370,6 +378,7 @@ impl Report {
             state,
             map_version: info.map,
             mdm,
+            hosts: hosts(&volumes, &info.sdcs),
             volumes,
             sds,
             sdc,

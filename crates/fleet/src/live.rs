@@ -29,6 +29,10 @@ pub(crate) fn how_to_use(report: &Report, dir: &str, detached: bool) -> String {
             Size(volume.size_bytes).to_string(),
             volume.nbd_uris[0]
         );
+        let others = volume.nbd_uris.iter().skip(1);
+        for uri in others.chain(&volume.iscsi_uris).chain(&volume.nvme_portals) {
+            let _ = writeln!(text, "  {:<10} {:>10}  {uri}", "", "");
+        }
     }
     if let Some(first) = report.volumes.iter().find(used) {
         let (volume, uri) = (&first.name, &first.nbd_uris[0]);

@@ -1,9 +1,10 @@
 //! The one binary `gabion`: every role, and the command line for all of them.
 //!
-//! These subcommands have one file each here: `down`, `status`, `top`, `volume`, `mdm`, `sds`,
-//! `sdc`, `device`, `inspect`, `demo`, `bench`. `objects` has those of the system, domains, fault
-//! sets and pools. The others are in libraries: `up` and `deploy` in `fleet`; `attach`, `detach`,
-//! `mount`, `nbd` and `vhost` in `attach`. `admin` talks to the MDM, and `daemon` runs a role.
+//! These subcommands have one file each here: `down`, `status`, `top`, `volume`, `host`, `mdm`,
+//! `sds`, `sdc`, `device`, `inspect`, `demo`, `bench`. `objects` has those of the system, domains,
+//! fault sets and pools. The others are in libraries: `up` and `deploy` in `fleet`; `attach`,
+//! `detach`, `mount`, `nbd` and `vhost` in `attach`. `admin` talks to the MDM, and `daemon` runs a
+//! role.
 #![forbid(unsafe_code)]
 
 #[macro_use(print, println, eprintln)]
@@ -15,6 +16,7 @@ mod decision;
 mod demo;
 mod device;
 mod down;
+mod host;
 mod inspect;
 mod mdm;
 mod objects;
@@ -34,9 +36,12 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use fleet::{deploy, output, target, up};
 use std::process::ExitCode;
 
+/// The release and, if it is known, the commit from which this binary was built: see `build.rs`.
+const VERSION: &str = env!("GABION_VERSION");
+
 /// Turns the disks of ordinary servers into one mirrored, self-healing block store.
 #[derive(Parser, Debug)]
-#[command(name = "gabion", version, arg_required_else_help = true)]
+#[command(name = "gabion", version = VERSION, arg_required_else_help = true)]
 #[command(after_help = "\
 Examples:
   gabion up                a cluster of three servers on this machine, in the foreground
@@ -70,6 +75,9 @@ enum Command {
     /// Create, list, grow, map and delete volumes
     #[command(subcommand)]
     Volume(volume::VolumeCommand),
+    /// List the hosts of iSCSI and NVMe/TCP
+    #[command(subcommand)]
+    Host(host::HostCommand),
     /// Run a data server; list, kill and start those of a cluster on this machine
     #[command(subcommand)]
     Sds(sds::SdsCommand),
@@ -182,6 +190,7 @@ fn run(cli: &Cli) -> Result<Exit> {
         Command::Status(args) => status::run(target, args),
         Command::Top(args) => top::run(target, args),
         Command::Volume(command) => volume::run(target, command),
+        Command::Host(command) => host::run(target, command),
         Command::Sds(command) => sds::run(target, command),
         Command::Sdc(command) => sdc::run(target, command),
         Command::Mdm(command) => mdm::run(target, command),
@@ -209,6 +218,13 @@ mod tests {
     use std::collections::BTreeSet;
     use std::fs;
     use std::path::Path;
+
+    #[test]
+    fn the_version_begins_with_the_release_and_may_name_a_commit() {
+        let rest = super::VERSION.strip_prefix(env!("CARGO_PKG_VERSION")).expect("the release");
+        let commit = rest.strip_prefix(" (").and_then(|rest| rest.strip_suffix(')'));
+        assert!(rest.is_empty() || commit.is_some_and(|commit| !commit.is_empty()), "{rest}");
+    }
 
     #[test]
     fn the_command_line_is_consistent() {

@@ -125,9 +125,9 @@ pub(crate) fn run(target: &Target, command: &SdcCommand) -> Result<Exit> {
 }
 
 fn clients(report: &Report) -> String {
-    let (nbd, iscsi) = ("nbd connections", "iscsi sessions");
-    let mut t = table(&["sdc", "state", "pid", nbd, iscsi, "volumes mapped", "nbd"]);
-    right(&mut t, &[2, 3, 4, 5]);
+    let (nbd, iscsi, nvme) = ("nbd connections", "iscsi sessions", "nvme hosts");
+    let mut t = table(&["sdc", "state", "pid", nbd, iscsi, nvme, "volumes mapped", "nbd"]);
+    right(&mut t, &[2, 3, 4, 5, 6]);
     for sdc in &report.sdc {
         let mapped = report
             .volumes
@@ -139,6 +139,7 @@ fn clients(report: &Report) -> String {
             sdc.pid.to_string(),
             sdc.nbd_connections.to_string(),
             sdc.iscsi_sessions.to_string(),
+            sdc.nvme_hosts.to_string(),
             mapped.count().to_string(),
             sdc.nbd_uris.first().cloned().unwrap_or_default(),
         ]);

@@ -4,7 +4,6 @@ use admin::report::Report;
 use anyhow::{Context, Result};
 use clap::Args;
 use daemon::size::Size;
-use fleet::table::table;
 use fleet::target::Target;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -100,29 +99,69 @@ pub(crate) fn show(target: &Target, object: Object<'_>, json: bool) -> Result<()
     Ok(())
 }
 
-/// Formats an object for people: one line per field.
+/// Columns of the text for people.
+const WIDTH: usize = 100;
+/// Columns by which a line that goes on is shifted.
+const INDENT: usize = 2;
+
+/// Formats an object for people: a list of its fields, in lines that fit on a terminal.
 fn page(value: &Value) -> String {
-    let mut t = table(&["field", "value"]);
-    for (name, value) in value.as_object().into_iter().flatten() {
-        let bytes = value.as_u64().filter(|_| name.ends_with("_bytes"));
-        let (name, text) = match bytes {
-            Some(bytes) => (name.trim_end_matches("_bytes"), Size(bytes).to_string()),
-            None => (&**name, words(value)),
-        };
-        t.add_row([name.replace('_', " "), text]);
+    let fields = || value.as_object().into_iter().flatten();
+    let rows: Vec<(String, String)> = fields().map(|(name, value)| row(name, value)).collect();
+    let wide = rows.iter().map(|(name, _)| name.len()).max().unwrap_or_default() + 2;
+    let mut page = String::new();
+    for (name, text) in rows {
+        let mut name = format!("{name}:");
+        for line in text.split('\n').flat_map(|line| wrap(line, WIDTH - wide)) {
+            page += format!("{name:<wide$}{line}").trim_end();
+            page.push('\n');
+            name.clear();
+        }
     }
-    t.to_string()
+    page.trim_end().to_owned()
 }
 
-/// Formats a value within one line, except for lists of objects, which get a line each.
+/// Formats a field.
+fn row(name: &str, value: &Value) -> (String, String) {
+    let bytes = value.as_u64().filter(|_| name.ends_with("_bytes"));
+    let (name, text) = match bytes {
+        Some(bytes) => (name.trim_end_matches("_bytes"), Size(bytes).to_string()),
+        None => (name, words(value)),
+    };
+    (name.replace('_', " "), text)
+}
+
+/// Splits a line between words, where it is too long. A word is never split, so that a URI can be
+/// copied.
+fn wrap(line: &str, width: usize) -> Vec<String> {
+    let mut words = line.split(' ');
+    let mut lines = vec![words.next().unwrap_or_default().to_owned()];
+    for word in words {
+        match lines.last_mut() {
+            Some(last) if last.chars().count() + 1 + word.chars().count() <= width => {
+                last.push(' ');
+                last.push_str(word);
+            }
+            _ => lines.push(format!("{:INDENT$}{word}", "")),
+        }
+    }
+    lines
+}
+
+/// Formats a value within one line, except for lists, whose items get a line each.
 fn words(value: &Value) -> String {
     match value {
         Value::Null => "-".into(),
         Value::Bool(yes) => if *yes { "yes" } else { "no" }.into(),
         Value::String(text) => text.clone(),
         Value::Array(all) => {
-            let apart = if all.iter().any(Value::is_object) { "\n" } else { ", " };
-            all.iter().map(words).collect::<Vec<_>>().join(apart)
+            let apart = if all.iter().any(Value::is_number) { ", " } else { "\n" };
+            let none = || "-".to_owned();
+            if all.is_empty() {
+                none()
+            } else {
+                all.iter().map(words).collect::<Vec<_>>().join(apart)
+            }
         }
         Value::Object(fields) => {
             // The ranges of a histogram are not readable in one line.
@@ -182,6 +221,7 @@ mod tests {
             "fault_set": null,
             "thick": false,
             "nbd_uris": ["nbd://a", "nbd://b"],
+            "seats": [],
             "io": { "read_latency": { "mean_us": 12.345, "histogram": [{ "from_us": 9 }] } },
             "mapped": [{ "sdc": "web1", "read_only": true }, { "sdc": "web2", "read_only": false }],
         });
@@ -189,10 +229,23 @@ mod tests {
         let has =
             |words: &[&str]| page.lines().any(|line| words.iter().all(|word| line.contains(word)));
         assert!(has(&["name", "vol1"]), "{page}");
-        assert!(has(&["size ", "1 GiB"]), "{page}");
+        assert!(has(&["size:", "1 GiB"]), "{page}");
         assert!(has(&["fault set", "-"]), "{page}");
-        assert!(has(&["nbd uris", "nbd://a, nbd://b"]), "{page}");
+        assert!(has(&["nbd uris:", "nbd://a"]) && has(&["     nbd://b"]), "{page}");
+        assert!(has(&["seats:", "-"]), "{page}");
         assert!(has(&["read latency (mean us 12.3)"]) && !page.contains("from us"), "{page}");
         assert!(has(&["mapped", "sdc web1", "read only yes"]) && has(&["sdc web2"]), "{page}");
+    }
+    #[test]
+    fn lines_fit_on_a_terminal_and_a_uri_is_never_split() {
+        let path =
+            json!({ "reads": 123_456_789, "host": "iqn.2026-11.test:a-long-name-of-a-host" });
+        let uri = format!("iscsi://10.0.0.1:3260/{}/0", "x".repeat(120));
+        let paths = vec![json!({ "io": [path.clone(), path.clone()], "other": path }); 3];
+        let page = page(&json!({ "paths": paths, "iscsi_uris": [uri.clone()] }));
+        assert!(page.lines().all(|l| l.chars().count() <= WIDTH || l.contains(&uri)), "{page}");
+        assert!(page.lines().any(|line| line.ends_with(&uri)), "{page}");
+        assert_eq!(wrap("a bc def", 5), ["a bc", "  def"]);
+        assert_eq!(wrap("a bc d e", 5), ["a bc", "  d e"]);
     }
 }

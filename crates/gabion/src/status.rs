@@ -102,11 +102,14 @@ const VOLUMES: usize = 8;
 const CLIENTS: usize = 8;
 
 /// Formats how many block clients are connected.
-fn connected(nbd: u64, iscsi: u64) -> String {
-    match iscsi {
-        0 => format!("{nbd} NBD connections"),
-        _ => format!("{nbd} NBD connections, {iscsi} iSCSI sessions"),
+fn connected(nbd: u64, iscsi: u64, nvme: u64) -> String {
+    let mut text = format!("{nbd} NBD connections");
+    for (count, what) in [(iscsi, "iSCSI sessions"), (nvme, "NVMe hosts")] {
+        if count > 0 {
+            let _ = write!(text, ", {count} {what}");
+        }
     }
+    text
 }
 
 /// Formats where a client serves iSCSI and NVMe/TCP, if it does.
@@ -124,7 +127,11 @@ fn clients(sdcs: &[Sdc]) -> String {
     if many {
         let up = sdcs.iter().filter(|sdc| sdc.state == UpDown::Up).count();
         let sum = |of: fn(&Sdc) -> u32| -> u64 { sdcs.iter().map(|sdc| u64::from(of(sdc))).sum() };
-        let connected = connected(sum(|sdc| sdc.nbd_connections), sum(|sdc| sdc.iscsi_sessions));
+        let connected = connected(
+            sum(|sdc| sdc.nbd_connections),
+            sum(|sdc| sdc.iscsi_sessions),
+            sum(|sdc| sdc.nvme_hosts),
+        );
         let down = sdcs.len() - up;
         let _ = writeln!(
             page,
@@ -140,7 +147,7 @@ fn clients(sdcs: &[Sdc]) -> String {
             sdc.name,
             sdc.state,
             sdc.pid,
-            connected(sdc.nbd_connections.into(), sdc.iscsi_sessions.into()),
+            connected(sdc.nbd_connections.into(), sdc.iscsi_sessions.into(), sdc.nvme_hosts.into()),
             portals(sdc)
         );
         if !sdc.refused_by.is_empty() {
@@ -245,23 +252,23 @@ fn mapped_to(v: &Volume) -> String {
     }
 }
 
-/// Formats the table of volumes.
+/// Returns where clients reach a volume: every URI of NBD and iSCSI, and every portal of NVMe.
+fn reached(v: &Volume) -> String {
+    let all = v.nbd_uris.iter().chain(&v.iscsi_uris).chain(&v.nvme_portals);
+    let all: Vec<&str> = all.map(String::as_str).collect();
+    if all.is_empty() { "(no SDC serves it)".into() } else { all.join("\n") }
+}
+
+/// Formats the table of volumes. A volume has a line for each gateway and protocol.
 pub(crate) fn volumes(report: &Report) -> String {
     if report.volumes.is_empty() {
         return "No volumes: `gabion volume create NAME SIZE` makes one.".into();
     }
-    // Names of targets are long, and few clusters use iSCSI.
-    let iscsi = report.volumes.iter().any(|v| !v.iscsi_uris.is_empty());
-    let heads = ["volume", "state", "size", "mapped to", "nbd", "iscsi"];
-    let mut t = table(&heads[..heads.len() - usize::from(!iscsi)]);
+    let mut t = table(&["volume", "state", "size", "mapped to", "reached at"]);
     right(&mut t, &[2]);
     for v in &report.volumes {
-        let uri = v.nbd_uris.first().map_or("(no SDC serves it)", |uri| uri.as_str());
         let size = format!("{}{}", Size(v.size_bytes), if v.thick { " thick" } else { "" });
-        let portal = v.iscsi_uris.first().map(String::as_str).unwrap_or_default();
-        let (state, mapped) = (v.state.to_string(), mapped_to(v));
-        let row = [&v.name, state.as_str(), &size, &mapped, uri, portal];
-        t.add_row(row.iter().take(5 + usize::from(iscsi)));
+        t.add_row([&v.name, &v.state.to_string(), &size, &mapped_to(v), &reached(v)]);
     }
     t.to_string()
 }
@@ -283,6 +290,7 @@ mod tests {
             gateway: None,
             nbd_connections: 1,
             iscsi_sessions: n % 2,
+            nvme_hosts: 2 * (n % 2),
             counts_left_out: 0,
             hosts_left_out: 0,
             build: None,
@@ -298,7 +306,9 @@ mod tests {
         let page = clients(&many);
         let lines: Vec<&str> = page.lines().collect();
         assert!(
-            lines[0].starts_with("SDC  50 up, 50 down  100 NBD connections, 50 iSCSI"),
+            lines[0].starts_with(
+                "SDC  50 up, 50 down  100 NBD connections, 50 iSCSI sessions, 100 NVMe"
+            ),
             "{page}"
         );
         assert!(lines[1].starts_with("SDC  c7  down") && lines[2].contains("REFUSED by dev3"));

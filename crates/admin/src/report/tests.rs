@@ -4,10 +4,11 @@ use super::servers::natural;
 use super::*;
 use wire::control::{
     ClientCounts, DeviceInfo, DeviceStatus, Heartbeat, IoCounts, MapTo, MapToHost, MdmInfo,
-    ObjectStatus, PathCounts, ReservationInfo, SdcStatus, TimeCounts, VolumeCounts, VolumeStatus,
+    ObjectStatus, PathCounts, ReservationInfo, SdcStatus, SeatStatus, TimeCounts, VolumeCounts,
+    VolumeStatus,
 };
 
-fn counts() -> ClientCounts {
+fn path() -> PathCounts {
     let counts = Some(IoCounts {
         reads: 2,
         read_bytes: 8192,
@@ -15,18 +16,22 @@ fn counts() -> ClientCounts {
         read_times: Some(TimeCounts { total_us: 300, ranges: vec![5, 2] }),
         ..IoCounts::default()
     });
-    let path = PathCounts {
+    PathCounts {
         id: 7,
         volume: 1,
         protocol: "iscsi".into(),
         host: "iqn.host".into(),
         from: "10.0.0.9:1000".into(),
-        counts: counts.clone(),
+        counts,
         ..PathCounts::default()
-    };
+    }
+}
+
+fn counts() -> ClientCounts {
+    let path = path();
     ClientCounts {
         at_ms: 5000,
-        volumes: vec![VolumeCounts { volume: 1, counts }],
+        volumes: vec![VolumeCounts { volume: 1, counts: path.counts.clone() }],
         paths: vec![path.clone(), PathCounts { volume: 2, ..path }],
         left_out: 3,
     }
@@ -194,6 +199,37 @@ fn counts_of_a_volume_are_those_of_the_clients_that_are_up() {
     assert_eq!(report(&info).volumes[0].io.reads, 2);
 }
 
+#[test]
+fn a_host_is_shown_with_each_of_its_paths_and_what_serves_it() {
+    let (iqn, nqn, idle) = ("iqn.host", "nqn.host", "iqn.idle");
+    let mut info = sample();
+    let seat =
+        |host: &str, gateway: &str| SeatStatus { host: host.into(), gateway: gateway.into() };
+    info.volumes[0].seats = vec![seat(iqn, "host1"), seat(nqn, "host2")];
+    info.volumes[0].hosts = vec![MapToHost { host: idle.into(), access: 2 }];
+    // A path of NVMe on which no volume was used yet.
+    let unused = PathCounts { volume: 0, protocol: "nvme".into(), host: nqn.into(), ..path() };
+    let mut second = SdcStatus { name: "host2".into(), id: 2, ..info.sdcs[0].clone() };
+    second.counts.as_mut().unwrap().paths.push(unused.clone());
+    info.sdcs[0].counts.as_mut().unwrap().paths.push(unused);
+    info.sdcs.push(second);
+    let told = report(&info);
+    let names: Vec<_> = told.hosts.iter().map(|h| (h.name.as_str(), h.protocol)).collect();
+    assert_eq!(names, [(iqn, "iscsi"), (idle, "iscsi"), (nqn, "nvme")]);
+    let paths = |n: usize| -> Vec<_> {
+        let all = told.hosts[n].connections.iter();
+        all.map(|c| (c.sdc.as_str(), c.optimized.len(), c.standby.len())).collect()
+    };
+    assert_eq!(paths(0), [("host1", 1, 0), ("host2", 0, 1)]);
+    assert_eq!(paths(2), [("host1", 0, 1), ("host2", 1, 0)]);
+    assert_eq!(told.hosts[0].connections[0].host_addresses, ["10.0.0.9"]);
+    assert_eq!((paths(1).len(), told.hosts[1].mapped[0].volume.as_str()), (0, "v"));
+    assert_eq!((told.sdc[0].nvme_hosts, told.volumes[0].paths.len()), (1, 2));
+    // A client that is down has no connections.
+    info.sdcs[1].connected = false;
+    assert_eq!(report(&info).hosts[2].connections.len(), 1);
+}
+
 /// The published fields. This test may only get additions.
 #[test]
 // Long: a table of all fields.
@@ -278,6 +314,17 @@ fn the_published_fields_are_all_there() {
         "/volumes/0/reservations/registrants/0/holds",
         "/volumes/0/seats/0/host",
         "/volumes/0/seats/0/gateway",
+        "/hosts/0/name",
+        "/hosts/0/protocol",
+        "/hosts/0/connections",
+        "/hosts/0/seats/0/volume",
+        "/hosts/0/seats/0/gateway",
+        "/hosts/0/mapped",
+        "/hosts/1/connections/0/sdc",
+        "/hosts/1/connections/0/host_addresses/0",
+        "/hosts/1/connections/0/portals",
+        "/hosts/1/connections/0/optimized",
+        "/hosts/1/connections/0/standby/0",
         "/moves/groups",
         "/moves/waiting_groups",
         "/moves/remaining_bytes",
@@ -294,6 +341,7 @@ fn the_published_fields_are_all_there() {
         "/sdc/0/gateway",
         "/sdc/0/nbd_connections",
         "/sdc/0/iscsi_sessions",
+        "/sdc/0/nvme_hosts",
         "/volumes/0/name",
         "/volumes/0/id",
         "/volumes/0/size_bytes",

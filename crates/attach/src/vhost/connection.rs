@@ -53,7 +53,7 @@ pub(crate) struct Connection {
     protocol: u64,
     /// The socket for requests to the frontend.
     backend: Option<OwnedFd>,
-    /// The size that the virtual machine was told.
+    /// The size that the virtual machine was told over this connection.
     told: Option<u64>,
     /// A GET_VRING_BASE request, and its queue, which must stop before the answer.
     leaving: Option<(u32, u32)>,
@@ -254,9 +254,15 @@ impl Connection {
     }
 
     /// Tells the virtual machine of a new size.
+    ///
+    /// A frontend that connects again, as after a restart of this process, does not ask for the
+    /// configuration again. The volume may have grown meanwhile, and only the frontend knows which
+    /// size the guest has. So it is told once its queues are served, and compares the sizes itself.
     pub(crate) fn tell(&mut self, size: u64) {
-        if let (Some(told), Some(backend)) = (self.told, &self.backend)
-            && told != size
+        let is_served = || self.rings.iter().any(|ring| ring.kick().is_some());
+        let is_due = self.told.map_or_else(is_served, |told| told != size);
+        if let Some(backend) = &self.backend
+            && is_due
         {
             self.told = Some(size);
             if let Err(why) = socket::send(backend.as_fd(), &reply::config_changed(), None) {
@@ -400,5 +406,53 @@ mod tests {
         let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
         assert!(connection.carry_out(7, Message::SetLogFd, vec![event], DISK).is_ok());
         assert!(connection.carry_out(7, Message::SetLogFd, vec![log.into()], DISK).is_err());
+    }
+    /// A frontend asks for the size when its machine starts, but not when it connects again.
+    #[test]
+    fn a_machine_that_did_not_ask_for_the_size_is_told_once_its_queues_are_served() {
+        use std::io::Read;
+        let memory = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC).expect("memory");
+        rustix::fs::ftruncate(&memory, 16 << 12).unwrap();
+        let event = || rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let region = message::Region { guest: 0, len: 16 << 12, user: 0, offset: 0 };
+        let addresses = message::Addresses {
+            queue: 0,
+            descriptors: 0,
+            used: 2 << 12,
+            available: 1 << 12,
+            log: None,
+        };
+        for asks in [false, true] {
+            let (ours, _theirs) = UnixStream::pair().unwrap();
+            let (backend, mut told) = UnixStream::pair().unwrap();
+            told.set_nonblocking(true).unwrap();
+            let mut messages = move || told.read(&mut [0; 64]).is_ok();
+            let mut connection = Connection::new(1, 1, ours.into());
+            let carry_out = |connection: &mut Connection, message, file: Option<OwnedFd>| {
+                connection.carry_out(5, message, file.into_iter().collect(), DISK).unwrap();
+                connection.start_rings();
+            };
+            carry_out(&mut connection, Message::SetBackendSocket, Some(backend.into()));
+            if asks {
+                let all = message::Config { offset: 0, len: 60, flags: 0 };
+                carry_out(&mut connection, Message::GetConfig(all), None);
+            }
+            let memory = memory.try_clone().unwrap();
+            carry_out(&mut connection, Message::SetMemTable(vec![region]), Some(memory));
+            let number = |value| message::Ring { queue: 0, value };
+            carry_out(&mut connection, Message::SetVringNum(number(8)), None);
+            carry_out(&mut connection, Message::SetVringAddr(addresses), None);
+            carry_out(&mut connection, Message::SetVringEnable(number(1)), None);
+            connection.tell(DISK.size);
+            assert!(!messages(), "its queues are not served yet");
+            let kick = Message::SetVringKick(File { queue: 0, has_file: true });
+            carry_out(&mut connection, kick, Some(event()));
+            connection.tell(DISK.size);
+            assert_eq!(messages(), !asks, "it asked: {asks}");
+            connection.tell(DISK.size);
+            assert!(!messages(), "it was told before");
+            connection.tell(2 * DISK.size);
+            assert!(messages(), "the volume has grown");
+        }
     }
 }

@@ -213,7 +213,11 @@ impl Server {
                 false => Ok(After::Closed),
             };
             match after {
-                Ok(After::Nothing) => continue,
+                Ok(After::Nothing) => {
+                    // Its queues may be served since a moment ago.
+                    volume.iter().for_each(|volume| connection.tell(volume.size));
+                    continue;
+                }
                 Ok(After::Closed) => eprintln!("a virtual machine has disconnected"),
                 Ok(After::Reset) => {}
                 Err(ref why) => eprintln!("the connection of a virtual machine is closed: {why:#}"),

@@ -299,6 +299,21 @@ impl Counters {
         open
     }
 
+    /// Returns the first path of each NVMe host that has used no volume here, as on a path in
+    /// standby. So the MDM can show that the host is connected.
+    fn idle_hosts(&self) -> impl Iterator<Item = (LinkId, &Path)> {
+        let mut first: BTreeMap<&str, (LinkId, &Path)> = BTreeMap::new();
+        let named = || self.paths.iter().filter(|(_, p)| p.port == NVME && !p.host.is_empty());
+        for (link, path) in named() {
+            let of_host = first.entry(&path.host).or_insert((*link, path));
+            *of_host = if of_host.0 <= *link { *of_host } else { (*link, path) };
+        }
+        for (_, path) in named().filter(|(_, path)| !path.volumes.is_empty()) {
+            first.remove(path.host.as_str());
+        }
+        first.into_values()
+    }
+
     /// Returns the message to the MDM, if it is due. `in_flight` returns the number of commands of
     /// a path that are not answered, and `unanswered` are the origins of all requests that are not.
     pub(super) fn report(
@@ -338,9 +353,12 @@ impl Counters {
                 let all = volumes.entry(*volume).or_default();
                 all.0.merge(counts);
                 all.1 += outstanding;
-                paths.push((*link, path, *volume, counts, outstanding));
+                paths.push((*link, path, *volume, &**counts, outstanding));
             }
         }
+        let unused = Counts::default();
+        let idle = self.idle_hosts().map(|(link, path)| (link, path, VolumeId(0), &unused, 0));
+        paths.extend(idle);
         let mut volumes: Vec<_> = volumes.into_iter().collect();
         let all = volumes.len() + paths.len();
         volumes.sort_by_key(|(_, (counts, _))| Reverse(counts.total()));
@@ -380,6 +398,26 @@ fn fitting<M: Message>(mut room: usize, messages: impl Iterator<Item = M>) -> Ve
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_nvme_host_that_uses_no_volume_is_reported_once() {
+        let mut counters = Counters::default();
+        for link in [LinkId(3), LinkId(1), LinkId(2), LinkId(4)] {
+            counters.open(link, NVME, (None, None));
+        }
+        [1, 2].iter().for_each(|link| counters.named(LinkId(*link), "nqn.a"));
+        counters.named(LinkId(3), "nqn.b");
+        let idle = |counters: &Counters| -> Vec<u64> {
+            counters.idle_hosts().map(|(link, _)| link.0).collect()
+        };
+        assert_eq!(idle(&counters), [1, 3], "link 4 is no queue");
+        counters.attached(LinkId(2), VolumeId(7));
+        assert_eq!(idle(&counters), [3]);
+        let (map, every) = (MapView::default(), Duration::from_millis(1));
+        let told = counters.report((Time(1), every), &map, |_| 0, core::iter::empty(), false);
+        let paths = told.unwrap().paths;
+        assert!(paths.iter().all(|path| path.volume == 0 && path.protocol == "nvme"), "{paths:?}");
+    }
 
     #[test]
     fn a_message_has_as_many_counts_as_fit() {

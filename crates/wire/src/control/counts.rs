@@ -76,7 +76,7 @@ pub struct PathCounts {
     /// The number of the connection in the client's process. It is never used again there.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// The volume.
+    /// The volume; 0: the host has used none yet.
     #[prost(uint32, tag = "2")]
     pub volume: u32,
     /// The protocol, in lower case.

@@ -217,6 +217,19 @@ fn an_order_moves_a_host_to_a_gateway_to_which_it_is_connected() {
         ensure!(second.write(2)? == GOOD, "the host goes on by the other path");
         // It comes back to the former gateway, and stays where it is.
         let mut first = c.log_in(0, HOST)?;
+        wait("both paths are listed", secs(10), || {
+            let hosts = c.cluster.say("host list --json")?.ok()?;
+            let hosts: serde_json::Value = serde_json::from_str(&hosts)?;
+            let of = |sdc: &str, field: &str| {
+                let all = hosts[0]["connections"].as_array().into_iter().flatten();
+                all.filter(|at| at["sdc"] == sdc).any(|at| at[field][0] == "vol1")
+            };
+            ensure!(hosts[0]["name"] == HOST && hosts.as_array().map(Vec::len) == Some(1));
+            Ok((of("second", "optimized") && of(&from, "standby")).then_some(()))
+        })?;
+        let list = c.cluster.say("host list")?.ok()?;
+        let lines = list.lines().filter(|line| line.contains(HOST) && line.contains("127.0.0.1"));
+        ensure!(lines.count() == 2, "{list}");
         ensure!(first.write(3)? == CHECK_CONDITION, "that path is in standby");
         ensure!(second.write(4)? == GOOD, "and this one is not");
         let unknown = c.cluster.say("volume move-path vol1 --to second --host iqn.x")?;

@@ -150,27 +150,37 @@ fn a_machine_reads_back_its_writes_over_several_queues() {
     });
 }
 
+/// Returns the size of the disk, as a machine reads it.
+fn capacity(machine: &mut Machine) -> Result<u64> {
+    Ok(u64::from_le_bytes(machine.config()?[..8].try_into()?) * SECTOR)
+}
+
+/// Waits until a machine is told that its disk has changed, and reads this size.
+fn is_told(machine: &mut Machine, size: u64) -> Result<()> {
+    wait("it is told of the new size", secs(20), || {
+        let mut message = [0; 12];
+        let changes = machine.changes.as_mut().context("the channel back")?;
+        if changes.read_exact(&mut message).is_err() {
+            return Ok(None);
+        }
+        ensure!(message[..4] == [2, 0, 0, 0], "{message:?}");
+        Ok((capacity(machine)? == size).then_some(()))
+    })
+}
+
 #[test]
 fn a_machine_hears_of_growth_and_can_stop_and_start_its_queues() {
     case(|| {
-        let (cluster, _backend, mut machine) = served("vh-grow", &["vh-grow:16MiB"], 2)?;
-        let capacity = |machine: &mut Machine| -> Result<u64> {
-            Ok(u64::from_le_bytes(machine.config()?[..8].try_into()?) * SECTOR)
-        };
+        let (cluster, backend, mut machine) = served("vh-grow", &["vh-grow:16MiB"], 2)?;
         ensure!(capacity(&mut machine)? == 16 * MIB);
+        cluster.say("volume resize vh-grow 32MiB")?.ok()?;
+        is_told(&mut machine, 32 * MIB)?;
+        // It grows while its process is away. The machine does not ask for the size again.
+        drop(backend);
         cluster.say("volume resize vh-grow 64MiB")?.ok()?;
-        let mut changes = machine.changes.take().context("the channel back")?;
-        wait("it is told of the new size", secs(20), || {
-            let mut message = [0; 12];
-            match changes.read_exact(&mut message) {
-                Ok(()) => {
-                    ensure!(message[..4] == [2, 0, 0, 0], "{message:?}");
-                    Ok(Some(()))
-                }
-                Err(_) => Ok(None),
-            }
-        })?;
-        ensure!(capacity(&mut machine)? == 64 * MIB);
+        let backend = Backend::start(&cluster, "vh-grow", &[])?;
+        machine.connect(&backend.socket)?;
+        is_told(&mut machine, 64 * MIB)?;
         let data = vec![5; 4096];
         let last = (64 * MIB - 4096) / SECTOR;
         ensure!(machine.run(OUT, last, &data, 0)?.status == 0, "its new end can't be written");
