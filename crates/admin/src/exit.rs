@@ -22,8 +22,7 @@ pub enum Exit {
     /// volume that is to be attached or detached.
     InUse = 6,
     /// `bench ratio`, `bench disk`, `bench rebuild`: a ratio misses its promise, or could not be
-    /// measured. `bench esg`: a size could not be measured. `demo exaforge`: the run missed a
-    /// promise.
+    /// measured. `experiment`: a must is missed, or a figure could not be taken.
     Missed = 7,
 }
 

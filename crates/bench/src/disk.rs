@@ -8,7 +8,7 @@
 //!
 //! The store without a cluster is measured elsewhere (`device`).
 
-mod fio;
+pub mod fio;
 mod rows;
 
 use crate::drive::Work;

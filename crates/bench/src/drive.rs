@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// How long the first answer may take.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long one pass over a volume may take.
+/// How long a pass over a volume may go without an answer.
 const FILL_TIMEOUT: Duration = Duration::from_secs(120);
 /// Bytes per request while a volume is filled, and requests in flight.
 const FILL_BLOCK: u32 = base::UNIT;
@@ -76,10 +76,25 @@ impl Volume {
         processes: &Processes,
         window: Duration,
     ) -> Result<Figures> {
+        self.watched(title, work, processes, window, |_| Ok(()))
+    }
+
+    /// Does the same. `look` sees the counters ten times a second.
+    pub fn watched(
+        &self,
+        title: &str,
+        work: &Work,
+        processes: &Processes,
+        window: Duration,
+        mut look: impl FnMut(&[Arc<Counters>]) -> Result<()>,
+    ) -> Result<Figures> {
         let mut jobs = Jobs::start(self, work, None)?;
         jobs.wait_begun()?;
         let counters = jobs.counters();
-        let window = measure(title, &counters, processes, window, || jobs.check())?;
+        let window = measure(title, &counters, processes, window, || {
+            jobs.check()?;
+            look(&counters)
+        })?;
         Figures::new(&window, &jobs.end()?, work.block.into())
     }
 
@@ -92,11 +107,15 @@ impl Volume {
     /// Makes one pass over the whole volume.
     pub fn once(&self, work: &Work) -> Result<()> {
         let mut jobs = Jobs::start(self, work, Some(self.size / u64::from(work.block)))?;
-        let deadline = Instant::now() + FILL_TIMEOUT;
+        let (mut deadline, mut before) = (Instant::now() + FILL_TIMEOUT, 0);
         while !jobs.shared.iter().all(|s| s.done.load(Ordering::Relaxed)) {
             jobs.check()?;
+            let answered = jobs.answered();
+            if answered > before {
+                (deadline, before) = (Instant::now() + FILL_TIMEOUT, answered);
+            }
             if Instant::now() > deadline {
-                bail!("volume {} could not be gone over within {FILL_TIMEOUT:?}", self.name);
+                bail!("volume {}: no request was answered for {FILL_TIMEOUT:?}", self.name);
             }
             interrupt::sleep(Duration::from_millis(5))?;
         }
@@ -163,6 +182,11 @@ impl Jobs {
         self.names.push(name);
         self.shared.push(shared);
         Ok(())
+    }
+
+    /// Returns the number of requests answered so far.
+    fn answered(&self) -> u64 {
+        self.shared.iter().flat_map(|s| s.counters.answered()).sum()
     }
 
     /// Returns the counters of each job.

@@ -81,6 +81,16 @@ impl<T> Rounds<T> {
         Spread::of(self.ours.iter().map(of)).median
     }
 
+    /// Returns the spread of a figure of Gabion.
+    pub fn spread(&self, of: impl Fn(&T) -> f64) -> Spread {
+        Spread::of(self.ours.iter().map(of))
+    }
+
+    /// Returns the last measurement of Gabion.
+    pub fn last(&self) -> Option<&T> {
+        self.ours.last()
+    }
+
     /// Subtracts from each figure of Gabion the mean of the floors before and after it.
     pub fn difference(&self, of: impl Fn(&T) -> f64) -> Spread {
         let beside = self.floors.windows(2).map(|f| (of(&f[0]) + of(&f[1])) / 2.0);

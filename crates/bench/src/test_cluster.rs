@@ -4,7 +4,7 @@ use crate::cpu::{Kind, Processes};
 use crate::drive::Volume;
 use crate::load::Data;
 use crate::{interrupt, name};
-use admin::report::Report;
+use admin::report::{Report, State};
 use anyhow::{Context, Result, bail};
 use fleet::statedir::StateDir;
 use fleet::target::Target;
@@ -74,6 +74,8 @@ pub struct TestCluster {
     pub volume: Volume,
     /// The cluster's processes, and this one.
     pub processes: Processes,
+    /// The command line that started it.
+    pub command: String,
 }
 
 /// Stops the cluster in a directory, then removes the directory.
@@ -140,6 +142,8 @@ impl TestCluster {
             .arg(&dir)
             .env_remove("GABION_MDM");
         let up = interrupt::output(&mut command)?;
+        let words = command.get_args().map(|word| word.to_string_lossy());
+        let command = format!("gabion {}", words.collect::<Vec<_>>().join(" "));
         if !up.status.success() {
             let why = String::from_utf8_lossy(&up.stderr).trim().to_owned();
             bail!("a cluster of {} SDSs did not start: {why}", layout.servers);
@@ -147,7 +151,7 @@ impl TestCluster {
         let target = Target { dir: dir.clone(), mdm: Vec::new() };
         let report = target.report()?;
         let volume = Volume { mdm: target.mdms()?, name: VOLUME.into(), size, backend, tcp_only };
-        Ok(TestCluster { dir: cleanup, volume, processes: processes(&report) })
+        Ok(TestCluster { dir: cleanup, volume, processes: processes(&report), command })
     }
 
     /// Writes the whole volume once.
@@ -166,6 +170,12 @@ impl TestCluster {
     pub fn set_pool(&self, set: SetPool) -> Result<()> {
         let target = Target { dir: self.dir.0.clone(), mdm: Vec::new() };
         target.connect()?.order(Ask::SetPool(set))
+    }
+
+    /// Returns true if every copy of all data is there.
+    pub fn is_healthy(&self) -> Result<bool> {
+        let report = Target { dir: self.dir.0.clone(), mdm: Vec::new() }.report()?;
+        Ok(report.state == State::Healthy)
     }
 
     /// Returns the URI of the volume over NBD.

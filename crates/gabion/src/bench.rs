@@ -1,12 +1,12 @@
 //! `gabion bench`: measures what the kernel costs, and what Gabion costs on top of it.
 //!
-//! The benchmarks themselves are in the crate `bench`, and `esg` is in `experiments`.
+//! The benchmarks themselves are in the crate `bench`. `esg` is another name of an experiment.
 
 use admin::exit::Exit;
 use anyhow::Result;
 use bench::{device, disk, floor, interrupt, io, ratio, rebuild};
 use clap::Subcommand;
-use experiments::esg;
+use experiments::{command as experiment, esg};
 use fleet::target::Target;
 
 /// The benchmarks.
@@ -24,7 +24,7 @@ pub(crate) enum BenchCommand {
     Ratio(ratio::RatioArgs),
     /// Rebuild time after the loss of a server by cluster size, and its effect on clients
     Rebuild(rebuild::RebuildArgs),
-    /// ESG Lab's test of ScaleIO (2015) on this machine, 3 to 128 nodes, with plots and tables
+    /// The same as `experiment esg`
     Esg(esg::EsgArgs),
     /// One server process of `floor`
     #[command(hide = true)]
@@ -33,7 +33,7 @@ pub(crate) enum BenchCommand {
 
 /// Runs `gabion bench`.
 pub(crate) fn run(target: &Target, command: &BenchCommand) -> Result<Exit> {
-    if !matches!(command, BenchCommand::FloorServer(_)) {
+    if !matches!(command, BenchCommand::FloorServer(_) | BenchCommand::Esg(_)) {
         interrupt::watch()?;
     }
     match command {
@@ -43,7 +43,7 @@ pub(crate) fn run(target: &Target, command: &BenchCommand) -> Result<Exit> {
         BenchCommand::Floor(args) => floor::run(args)?,
         BenchCommand::Rebuild(args) => return rebuild::run(args),
         BenchCommand::Ratio(args) => return ratio::run(args),
-        BenchCommand::Esg(args) => return esg::run(args),
+        BenchCommand::Esg(args) => return experiment::esg(args),
         BenchCommand::FloorServer(args) => floor::serve(args)?,
     }
     Ok(Exit::Ok)

@@ -1,21 +1,21 @@
-//! `gabion demo`: re-enacts published experiments on this machine.
+//! `gabion demo`: another name of an experiment.
 
 use admin::exit::Exit;
 use anyhow::Result;
 use clap::Subcommand;
-use experiments::exaforge;
+use experiments::{command as experiment, exaforge};
 use fleet::target::Target;
 
 /// The experiments.
 #[derive(Subcommand, Debug)]
 pub(crate) enum DemoCommand {
-    /// Three small servers: throughput, removal, return, loss and rebuild (ScaleIO, 2013)
+    /// The same as `experiment exaforge`
     Exaforge(exaforge::ExaforgeArgs),
 }
 
 /// Runs `gabion demo`.
 pub(crate) fn run(target: &Target, command: &DemoCommand) -> Result<Exit> {
     match command {
-        DemoCommand::Exaforge(args) => exaforge::run(target, args),
+        DemoCommand::Exaforge(args) => experiment::exaforge(target, args),
     }
 }

@@ -3,8 +3,8 @@
 //! These subcommands have one file each here: `down`, `status`, `top`, `volume`, `host`, `mdm`,
 //! `sds`, `sdc`, `device`, `inspect`, `demo`, `bench`. `objects` has those of the system, domains,
 //! fault sets and pools. The others are in libraries: `up` and `deploy` in `fleet`; `attach`,
-//! `detach`, `mount`, `nbd` and `vhost` in `attach`. `admin` talks to the MDM, and `daemon` runs a
-//! role.
+//! `detach`, `mount`, `nbd` and `vhost` in `attach`; `experiment` in `experiments`. `admin` talks
+//! to the MDM, and `daemon` runs a role.
 #![forbid(unsafe_code)]
 
 #[macro_use(print, println, eprintln)]
@@ -50,7 +50,7 @@ Examples:
   gabion sds start 2       give it back; it is filled from the other copies
 
 Exit codes: 0 done (status: healthy), 1 failed or refused, 2 wrong usage, 3 status: degraded, \
-4 status: failed, 5 no MDM answers, 6 an address or the directory is in use, 7 bench: a must is \
+4 status: failed, 5 no MDM answers, 6 an address or the directory is in use, 7 bench, experiment: a must is \
 missed, or a figure could not be measured.")]
 struct Cli {
     #[command(flatten)]
@@ -118,7 +118,10 @@ enum Command {
     /// Name the cluster; show or raise its level
     #[command(subcommand)]
     System(objects::SystemCommand),
-    /// Re-enact a published experiment: throughput, removal, loss and rebuild
+    /// Re-enact published experiments on this machine, with a report and verdicts
+    #[command(subcommand)]
+    Experiment(experiments::command::ExperimentCommand),
+    /// Another name of `experiment exaforge`
     #[command(subcommand)]
     Demo(demo::DemoCommand),
     /// Measure what the kernel costs, and what Gabion costs on top of it
@@ -164,7 +167,7 @@ impl Command {
     fn is_local(&self) -> bool {
         match self {
             Command::Up(_) | Command::Down | Command::Deploy(_) | Command::Demo(_) => true,
-            Command::Detach(_) => true,
+            Command::Experiment(_) | Command::Detach(_) => true,
             Command::Sds(command) => {
                 matches!(command, sds::SdsCommand::Kill { .. } | sds::SdsCommand::Start { .. })
             }
@@ -206,6 +209,7 @@ fn run(cli: &Cli) -> Result<Exit> {
         Command::FaultSet(command) => objects::fault_set(target, command),
         Command::Pool(command) => objects::pool(target, command),
         Command::System(command) => objects::system(target, command),
+        Command::Experiment(command) => experiments::command::run(target, command),
         Command::Demo(command) => demo::run(target, command),
         Command::Bench(command) => bench::run(target, command),
     }

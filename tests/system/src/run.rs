@@ -83,6 +83,11 @@ pub fn shell(line: &str) -> Result<Ran> {
 
 /// Runs a command, and kills it after the time limit.
 pub fn run(command: &mut Command) -> Result<Ran> {
+    run_within(command, LIMIT)
+}
+
+/// Runs a command, and kills it after this time.
+pub fn run_within(command: &mut Command, limit: Duration) -> Result<Ran> {
     let path = std::env::var("PATH").unwrap_or_default();
     let mut child = command
         .env("PATH", format!("{path}:/usr/sbin:/sbin"))
@@ -93,7 +98,7 @@ pub fn run(command: &mut Command) -> Result<Ran> {
         .with_context(|| format!("can't run {command:?}"))?;
     let out = drain(child.stdout.take().context("stdout is piped")?);
     let err = drain(child.stderr.take().context("stderr is piped")?);
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + limit;
     let status = loop {
         if let Some(status) = child.try_wait()? {
             break status;
@@ -101,7 +106,7 @@ pub fn run(command: &mut Command) -> Result<Ran> {
         if Instant::now() > deadline {
             child.kill()?;
             child.wait()?;
-            bail!("{command:?} did not end within {LIMIT:?}");
+            bail!("{command:?} did not end within {limit:?}");
         }
         thread::sleep(Duration::from_millis(5));
     };

@@ -33,6 +33,42 @@ pub(crate) struct Sample {
     pub moved_bytes_per_second: f64,
 }
 
+impl Sample {
+    /// The columns of `samples.csv`.
+    pub(crate) const COLUMNS: [&str; 9] = [
+        "seconds",
+        "bytes_per_second",
+        "requests_per_second",
+        "latency_ms",
+        "queue",
+        "protected_bytes",
+        "degraded_bytes",
+        "failed_bytes",
+        "moved_bytes_per_second",
+    ];
+}
+
+/// Returns one row for each second: means of the rates, and the last state.
+pub(crate) fn per_second(samples: &[Sample]) -> Vec<Vec<String>> {
+    let mut rows = Vec::new();
+    for second in samples.chunk_by(|a, b| a.seconds.ceil() == b.seconds.ceil()) {
+        let Some(last) = second.last() else { continue };
+        let count = second.len() as f64;
+        let mean = |of: fn(&Sample) -> f64| second.iter().map(of).sum::<f64>() / count;
+        let queue = mean(|s| s.latency_ms * s.requests_per_second / 1e3);
+        let requests = mean(|s| s.requests_per_second);
+        let latency = if requests > 0.0 { queue / requests * 1e3 } else { 0.0 };
+        let rates = [mean(|s| s.bytes_per_second), requests, latency, queue];
+        let mut row = vec![format!("{:.0}", last.seconds.ceil())];
+        row.extend(rates.map(|n| format!("{n:.3}")));
+        let bytes = [last.protected_bytes, last.degraded_bytes, last.failed_bytes];
+        row.extend(bytes.map(|n| n.to_string()));
+        row.push(format!("{:.0}", mean(|s| s.moved_bytes_per_second)));
+        rows.push(row);
+    }
+    rows
+}
+
 /// The present load.
 #[derive(Default)]
 struct Loaded {
@@ -186,4 +222,24 @@ pub(crate) fn until(
     };
     over.store(true, Ordering::Relaxed);
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_per_second_has_means_and_the_last_state() {
+        let sample = |seconds, requests_per_second, protected_bytes| Sample {
+            seconds,
+            requests_per_second,
+            latency_ms: 2.0,
+            protected_bytes,
+            ..Sample::default()
+        };
+        let rows = per_second(&[sample(0.5, 100.0, 1), sample(1.0, 300.0, 2), sample(1.5, 0.0, 3)]);
+        assert_eq!(rows.len(), 2);
+        assert_eq!(rows[0], ["1", "0.000", "200.000", "2.000", "0.400", "2", "0", "0", "0"]);
+        assert_eq!((rows[1][3].as_str(), rows[1].len()), ("0.000", Sample::COLUMNS.len()));
+    }
 }

@@ -9,6 +9,7 @@ mod demo;
 mod deploy;
 mod devices;
 mod durable;
+mod experiment;
 mod failing;
 mod failover;
 mod fio;
