@@ -167,16 +167,17 @@ impl Stage {
 
     /// Orders the next level. From now on no process of this release is started, because the level
     /// may have risen. Absent clients do not block the order, so the operator first updates all
-    /// clients. The operator also waits for a server that was just given the older build, because
-    /// the MDMs may not know that yet.
+    /// clients. The operator also waits for a server that has the older build if no MDM knows that:
+    /// it was just given that build, or comes back after its removal.
     fn raise_level(&mut self) {
         let old = |i: &u8| self.clients_of(*i).any(|sdc| sdc.level_max() < NEXT.level_max);
         let unknown = |i: &u8| {
             let device = self.id_of(*i);
             let mdms = (0..self.plan.mdms).filter_map(|m| self.mdm_at(m));
-            let mut seen = mdms.filter_map(|m| m.observed().devices.get(&device)?.build.as_ref());
+            let seen = mdms.filter_map(|m| m.observed().devices.get(&device)?.build.as_ref());
+            let mut seen = seen.map(|build| build.level_max).peekable();
             let older = self.newer & Who::Sds(*i).build_bit() == 0 && !self.raised;
-            older && seen.any(|build| build.level_max >= NEXT.level_max)
+            older && (seen.peek().is_none() || seen.any(|max| max >= NEXT.level_max))
         };
         let waits =
             (0..self.plan.clients).any(|i| old(&i)) || (0..self.plan.sds).any(|i| unknown(&i));
