@@ -102,7 +102,7 @@ pub fn run(target: &Target, args: &AttachArgs) -> Result<Exit> {
     }
     let keys = args.keys.read()?;
     let at = args.at.as_deref().map(mount_point).transpose()?;
-    let place = Place::take(name)?;
+    let place = Place::take(name, &local::ids(target, name)?)?;
     let mut new = New { target, args, via, keys: &keys, place: &place, served: None };
     let made = new.open().and_then(|(record, not_taken)| {
         new.mount(&record, at.as_deref())?;

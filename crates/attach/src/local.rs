@@ -5,7 +5,7 @@
 //! client at the same path or loopback address, and so may another cluster. So whoever dials such
 //! an address checks the volume's UUID.
 
-use admin::report::UpDown;
+use admin::report::{Report, UpDown, Volume};
 use anyhow::{Context, Result, bail};
 use fleet::target::Target;
 use rt::ListenAddr;
@@ -28,10 +28,7 @@ pub(crate) struct Served {
 /// with the name `client`.
 pub(crate) fn find(target: &Target, volume: &str, client: Option<&str>) -> Result<Served> {
     let report = target.report()?;
-    let found = report.volumes.iter().find(|v| v.name == volume);
-    let found = found.with_context(|| {
-        format!("there is no volume `{volume}`: `gabion volume list` shows those that exist")
-    })?;
+    let found = volume_of(&report, volume)?;
     let is_up = report.sdc.iter().filter(|sdc| sdc.state == UpDown::Up);
     let mut served = Served {
         uuid: found.nvme_uuid.clone(),
@@ -48,6 +45,21 @@ pub(crate) fn find(target: &Target, volume: &str, client: Option<&str>) -> Resul
     served.nbd.dedup();
     served.nvme.dedup();
     Ok(served)
+}
+
+fn volume_of<'a>(report: &'a Report, name: &str) -> Result<&'a Volume> {
+    report.volumes.iter().find(|volume| volume.name == name).with_context(|| {
+        format!("there is no volume `{name}`: `gabion volume list` shows those that exist")
+    })
+}
+
+/// Returns the ids of the cluster and of a volume, as one text.
+///
+/// # Errors
+/// The cluster does not answer, or has no such volume.
+pub(crate) fn ids(target: &Target, name: &str) -> Result<String> {
+    let report = target.report()?;
+    Ok(format!("{} {}", report.cluster, volume_of(&report, name)?.id))
 }
 
 /// Returns these addresses, or an error if there are none. `key`: the key of a data client's

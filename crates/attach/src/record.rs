@@ -2,14 +2,15 @@
 //!
 //! | file | content |
 //! |---|---|
+//! | `volume` | the id of the cluster, and that of the volume, which a new name does not change |
 //! | `volumes/NAME` | the volume as a file, as long as it is served (FUSE) |
 //! | `pid` | the process that serves it (FUSE, ublk), or keeps it connected (NBD) |
 //! | `ublk` | the device of the kernel's user-space block driver |
 //! | `log` | the output of that process |
 //! | `attached.toml` | the [`Record`], as soon as the device exists |
 //!
-//! Invariant: the command that creates the folder owns the attachment, so two commands can't attach
-//! one volume.
+//! Invariant: the command that creates the folder owns the attachment, and ends if another folder
+//! has the same volume. So two commands can't attach one volume, even if it was renamed in between.
 
 use crate::nvme::Connection;
 use admin::exit::{Exit, coded};
@@ -53,14 +54,16 @@ impl Place {
         Place { name: name.to_owned(), folder: Path::new(ROOT).join(name) }
     }
 
-    /// Takes the folder of a volume that is not attached.
-    pub(crate) fn take(name: &str) -> Result<Place> {
+    /// Takes the folder of a volume that is not attached. `volume` has the ids of the cluster and
+    /// the volume.
+    pub(crate) fn take(name: &str, volume: &str) -> Result<Place> {
         let place = Place::of(name);
         let made = files::make_folder(Path::new(ROOT))
             .and_then(|()| files::make_new_folder(&place.folder))
+            .and_then(|()| fs::write(place.folder.join("volume"), volume))
             .and_then(|()| files::make_folder(&place.folder.join("volumes")));
         match made {
-            Ok(()) => Ok(place),
+            Ok(()) => place.only_one_of(volume),
             Err(e) if e.kind() == ErrorKind::AlreadyExists => {
                 let text = match place.record()? {
                     Some(record) => format!(
@@ -78,6 +81,22 @@ impl Place {
             }
             Err(e) => Err(e).with_context(|| format!("can't make {}", place.folder.display())),
         }
+    }
+
+    /// Gives the folder up if another one has the same volume, which has got a new name since.
+    fn only_one_of(self, volume: &str) -> Result<Place> {
+        let has_it = |other: &Place| {
+            let is = fs::read_to_string(other.folder.join("volume"));
+            other.name != self.name && is.is_ok_and(|is| is == volume)
+        };
+        let Some(other) = Place::all()?.into_iter().find(has_it) else { return Ok(self) };
+        self.remove()?;
+        let (name, former) = (&self.name, &other.name);
+        let text = format!(
+            "{name} is attached already, under its former name {former}: `gabion attach --list` \
+             shows it, `gabion detach {former}` ends that"
+        );
+        Err(coded(Exit::InUse, text))
     }
 
     /// Returns the folder of a volume that is attached, or whose `attach` was interrupted.

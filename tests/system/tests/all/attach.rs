@@ -136,6 +136,11 @@ fn content_is_never_formatted_without_permission() {
         let attached = Attached::mount(&cluster, "att-fs", &["--fs", "ext4"])?;
         let again = cluster.gabion(&["attach", "att-fs"])?;
         again.fails(6, &["attached already", "gabion detach att-fs"])?;
+        cluster.say("volume rename att-fs att-new")?.ok()?;
+        let renamed = cluster.gabion(&["attach", "att-new"])?;
+        renamed.fails(6, &["under its former name att-fs", "gabion detach att-fs"])?;
+        ensure!(!Path::new("/run/gabion/attach/att-new").exists(), "a part is left");
+        cluster.say("volume rename att-new att-fs")?.ok()?;
         fs::write(attached.at.join("a"), "kept")?;
         attached.detach()?;
         let other = cluster.gabion(&["attach", "att-fs", "--fs", "xfs"])?;
