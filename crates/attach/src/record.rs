@@ -60,7 +60,7 @@ impl Place {
         let place = Place::of(name);
         let made = files::make_folder(Path::new(ROOT))
             .and_then(|()| files::make_new_folder(&place.folder))
-            .and_then(|()| fs::write(place.folder.join("volume"), volume))
+            .and_then(|()| files::write_for_this_boot(&place.folder.join("volume"), volume))
             .and_then(|()| files::make_folder(&place.folder.join("volumes")));
         match made {
             Ok(()) => place.only_one_of(volume),

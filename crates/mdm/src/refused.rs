@@ -390,7 +390,7 @@ pub enum Refused {
     TooManyHosts,
     /// The client has no iSCSI or NVMe address.
     #[error(
-        "the SDC `{0}` is no gateway: it has no iSCSI or NVMe/TCP address (`gabion sdc list` shows those that have)"
+        "the SDC `{0}` is no gateway: it has no iSCSI or NVMe/TCP address (`gabion status` shows those that have)"
     )]
     NoGateway(String),
     /// No host is registered.
