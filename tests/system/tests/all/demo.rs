@@ -1,6 +1,7 @@
 //! A small `gabion demo exaforge`, which is another name of `experiment exaforge`, runs to its end
 //! and reports everything. Speed on a shared machine says nothing, so it is not judged here.
 
+use super::experiment::FILES;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::fs;
@@ -75,17 +76,6 @@ fn the_fifth_experiment_runs_to_its_end_without_an_error() {
         Ok(())
     });
 }
-
-/// The files of a report.
-const FILES: [&str; 7] = [
-    "claims.csv",
-    "figures",
-    "report.html",
-    "report.json",
-    "samples.csv",
-    "tables",
-    "transcript.txt",
-];
 
 /// Returns true if there is anything besides the report.
 fn is_left(folder: &Folder) -> Result<bool> {

@@ -14,6 +14,17 @@ use system::{Folder, case, gabion, wait};
 /// The time that CI has for all of them.
 const ALL: Duration = Duration::from_secs(480);
 
+/// The files of a report.
+pub(super) const FILES: [&str; 7] = [
+    "claims.csv",
+    "figures",
+    "report.html",
+    "report.json",
+    "samples.csv",
+    "tables",
+    "transcript.txt",
+];
+
 fn names(folder: &Path) -> Result<Vec<String>> {
     let names = fs::read_dir(folder)?.map(|e| Ok(e?.file_name().to_string_lossy().into_owned()));
     let mut names: Vec<String> = names.collect::<Result<_>>()?;
@@ -23,16 +34,7 @@ fn names(folder: &Path) -> Result<Vec<String>> {
 
 /// Checks a report: all files are there, no figure is empty, and every claim has a verdict.
 fn check(folder: &Path, claims: &[&str]) -> Result<Value> {
-    let files = [
-        "claims.csv",
-        "figures",
-        "report.html",
-        "report.json",
-        "samples.csv",
-        "tables",
-        "transcript.txt",
-    ];
-    ensure!(names(folder)? == files, "{:?}", names(folder)?);
+    ensure!(names(folder)? == FILES, "{:?}", names(folder)?);
     let report: Value = serde_json::from_str(&fs::read_to_string(folder.join("report.json"))?)?;
     ensure!(report["not_measured"].as_array().is_some_and(|l| l.is_empty()), "{report:#}");
     let list = |name: &str| report[name].as_array().cloned().with_context(|| name.to_owned());
